@@ -43,6 +43,12 @@ impl Codings {
         codings
     }
 
+    /// Whether there is one, known or not: not all that is named is one.
+    #[cfg(feature = "detect")]
+    pub(crate) fn is_coded(&self) -> bool {
+        !self.names.is_empty() || self.is_doubtful
+    }
+
     /// What is wrong with them.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.is_doubtful.then_some(Fault::Unknown)
@@ -106,6 +112,17 @@ mod tests {
             assert_eq!(read(text), (vec![Coding::Gzip], true), "{text}");
         }
         assert_eq!(read("x-deflate"), (vec![Coding::Deflate], true));
+    }
+
+    #[test]
+    #[cfg(feature = "detect")]
+    fn accepts_names_of_no_coding() {
+        let is_coded =
+            |value: &str| Codings::read([value.as_bytes()].into_iter(), false).is_coded();
+        for text in ["", "identity", "none", "identity, Identity", "identity,", ", none"] {
+            assert!(!is_coded(text), "{text}");
+        }
+        assert!(is_coded("identity, gzip") && is_coded("compress"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::connection::{Connection, settle};
 use super::context::{Context, Sink};
 use super::matcher::{Matcher, Place, Slot, index};
 use super::message::{BodyStream, Message, Subject};
-use super::multipart::Part;
+use super::multipart::{Multipart, Part};
 use super::prefilter::Position;
 use super::transform;
 use super::view::View;
@@ -40,31 +40,30 @@ struct Pass {
 impl Bodies<'_, '_> {
     /// The next bytes of a body in one of its forms.
     pub(super) fn data(&mut self, message: &mut Message, body: &Body<'_>) {
-        let decides = match message.is_coded {
-            true => Form::Decoded(0),
-            false => Form::AsSent,
-        };
         let known = message.bodies.iter().position(|it| it.form == body.form && it.is_message);
         let place = known.unwrap_or_else(|| {
-            // Only one form is taken apart; a server may read another one.
-            let is_file = message.multipart.is_none() || body.form != decides;
-            self.begin(message, BodyStream { is_file, ..self.stream(body.form) })
+            // Each form is taken apart: servers know a coding or not, or read it in one of several ways.
+            let parts = message.boundary.as_deref().map(|it| Box::new(Multipart::new(it)));
+            let is_file = parts.is_none() || message.is_coded && body.form == Form::AsSent;
+            self.begin(message, BodyStream { is_file, parts, ..self.stream(body.form) })
         });
         self.bytes(message, place, body.bytes);
-        if body.form != decides {
-            return;
-        }
-        // It comes back below: rules that its files meet need the message.
-        let Some(mut multipart) = message.multipart.take() else {
+        // They come back below: rules that files meet need the message.
+        let Some(mut parts) = message.bodies.get_mut(place).and_then(|it| it.parts.take()) else {
             return;
         };
-        multipart.data(body.bytes, &mut |part| self.part(message, place, body.form, part));
-        message.multipart = Some(multipart);
+        parts.data(body.bytes, &mut |part| self.part(message, place, body.form, part));
+        if let Some(body) = message.bodies.get_mut(place) {
+            body.parts = Some(parts);
+        }
     }
 
-    /// A part of a form.
+    /// A part of a form. Its file comes behind the `whole`, whose place stays.
     fn part(&mut self, message: &mut Message, whole: usize, form: Form, part: Part<'_>) {
-        let file = message.bodies.iter().position(|it| !it.is_message);
+        if let Part::Begin { may_be_coded: true, .. } = part {
+            self.connection.unknown_coding(self.side, self.sink);
+        }
+        let file = message.bodies.iter().position(|it| !it.is_message && it.form == form);
         match (part, file) {
             (Part::Begin { may_be_file: true, .. }, None) => {
                 let file = BodyStream { is_message: false, ..self.stream(form) };
@@ -175,10 +174,8 @@ impl Bodies<'_, '_> {
 
     /// The message is over.
     pub(super) fn end(&mut self, message: &mut Message) {
-        if let Some(mut multipart) = message.multipart.take() {
-            let whole = message.bodies.iter().position(|it| it.is_message).unwrap_or(0);
-            let form = message.bodies.get(whole).map_or(Form::AsSent, |body| body.form);
-            multipart.end(&mut |part| self.part(message, whole, form, part));
+        while let Some((whole, form, mut parts)) = message.take_parts() {
+            parts.end(&mut |part| self.part(message, whole, form, part));
         }
         for place in 0..message.bodies.len() {
             if let Some(body) = message.bodies.get_mut(place) {

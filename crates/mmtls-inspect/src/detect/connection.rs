@@ -44,6 +44,11 @@ impl Connection {
         self.tell(side, Uninspected::OverCap, sink);
     }
 
+    /// Tells, once for each side, that something is coded and was not decoded.
+    pub(super) fn unknown_coding(&mut self, side: Side, sink: Sink<'_>) {
+        self.tell(side, Uninspected::UnknownCoding, sink);
+    }
+
     /// Tells what was not inspected when a rule was applied.
     pub(super) fn tell_applied(&mut self, cx: &mut Context<'_>, side: Side, sink: Sink<'_>) {
         if core::mem::take(&mut cx.scratch.over_cap) {

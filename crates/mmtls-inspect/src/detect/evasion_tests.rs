@@ -97,7 +97,7 @@ fn check_responses(rows: Vec<(&str, Vec<u8>, Expect)>) {
 }
 
 /// Rows of requests, as they are sent.
-fn check_requests(rule: &str, rows: Vec<(&str, Vec<u8>, Expect)>) {
+pub(super) fn check_requests(rule: &str, rows: Vec<(&str, Vec<u8>, Expect)>) {
     let whole = |(name, request, expected)| (name, vec![(CLIENT, request)], expected);
     check(rule, rows.into_iter().map(whole).collect());
 }
@@ -359,13 +359,13 @@ pub(super) fn gzip(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn zlib(text: &[u8]) -> Vec<u8> {
+pub(super) fn zlib(text: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(text).unwrap();
     encoder.finish().unwrap()
 }
 
-fn deflate(text: &[u8]) -> Vec<u8> {
+pub(super) fn deflate(text: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(text).unwrap();
     encoder.finish().unwrap()
@@ -634,98 +634,6 @@ fn requests() {
                 "repeated",
                 get("GET / HTTP/1.1", &["X: y\r\n".repeat(100), "X: EVIL\r\n".into()].concat()),
                 Cause(OverCap),
-            ),
-        ],
-    );
-}
-
-#[test]
-fn forms() {
-    let form = |kind: &str, body: &str| {
-        let length = body.len();
-        format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
-    };
-    let part = |fields: &str, body: &str| format!("--xyz\r\n{fields}\r\n\r\n{body}\r\n--xyz--\r\n");
-    let name = "Content-Disposition: form-data; name=\"a\"; filename=\"b\"";
-    let multipart = "multipart/form-data; boundary=xyz";
-    let file = part(name, "EVIL");
-    check_requests(
-        "flow:to_server; file.data; content:\"EVIL\"; startswith;",
-        vec![
-            ("plain", form(multipart, &file), Found),
-            ("quoted", form("multipart/form-data; boundary=\"xyz\"", &file), Found),
-            ("case", form("Multipart/Form-Data; BOUNDARY=xyz", &file), Found),
-            ("no end", form(multipart, &file.replace("--xyz--\r\n", "")), Found),
-            ("LF", form(multipart, &file.replace("\r\n", "\n")), Found),
-            ("preamble", form(multipart, &format!("a preamble\r\n{file}")), Found),
-            (
-                "coded name",
-                form(multipart, &part(&name.replace("filename=", "filename*=utf-8''"), "EVIL")),
-                Found,
-            ),
-        ],
-    );
-    // Where forms lie, all of them is a file.
-    check_requests(
-        "flow:to_server; file.data; content:\"EVIL\";",
-        vec![
-            ("another boundary", form("multipart/form-data; boundary=abc", &file), Found),
-            (
-                "two boundaries",
-                form("multipart/form-data; boundary=abc; boundary=xyz", &file),
-                Found,
-            ),
-            (
-                "two types",
-                form(
-                    "multipart/form-data; boundary=abc\r\nContent-Type: multipart/form-data; boundary=xyz",
-                    &file,
-                ),
-                Found,
-            ),
-            ("no boundary", form("multipart/form-data", &file), Found),
-            ("another type", form("text/plain", &file), Found),
-            ("mixed", form("multipart/mixed; boundary=xyz", &file), Found),
-            ("two names", form(multipart, &part(&format!("{name}; filename=c"), "EVIL")), Found),
-            (
-                "folded",
-                form(multipart, &part(&name.replace("; filename", ";\r\n filename"), "EVIL")),
-                Found,
-            ),
-            (
-                "coded transfer",
-                form(
-                    multipart,
-                    &part(&format!("{name}\r\nContent-Transfer-Encoding: base64"), "RVZJTA=="),
-                ),
-                Open("no transfer coding of parts is taken off"),
-            ),
-            (
-                "form in a form",
-                form(
-                    multipart,
-                    &part(
-                        "Content-Disposition: form-data; name=\"a\"\r\nContent-Type: multipart/mixed; boundary=abc",
-                        "--abc\r\nContent-Disposition: file; filename=\"b\"\r\n\r\nEVIL\r\n--abc--",
-                    ),
-                ),
-                Found,
-            ),
-            (
-                "type of files without a name",
-                form(
-                    multipart,
-                    &part(
-                        "Content-Disposition: form-data; name=\"a\"\r\nContent-Type: application/octet-stream",
-                        "EVIL",
-                    ),
-                ),
-                Found,
-            ),
-            (
-                "field",
-                form(multipart, &part("Content-Disposition: form-data; name=\"a\"", "EVIL")),
-                Open("a field of a form is no file"),
             ),
         ],
     );

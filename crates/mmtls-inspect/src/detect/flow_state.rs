@@ -13,11 +13,11 @@ use super::frames::{Early, MAX_EARLY};
 use super::http_head::Head;
 use super::matcher::{Compiled, Matcher, Place, index, is_of};
 use super::message::{Message, Outcome, Subject, Waiting};
-use super::multipart::Multipart;
 use super::part_head::boundary_of;
 use super::prefilter::Position;
 use super::stream::Stream;
 use super::window::STEP;
+use crate::decode::Codings;
 use crate::event::{Body, Event, Fields, Frame, Side};
 use crate::http1::loose;
 use crate::protocol::AppProto;
@@ -337,19 +337,16 @@ impl FlowState {
             *message = Message::default();
         }
         message.has_head = true;
-        message.is_coded = loose::values(side, fields, b"content-encoding").iter().any(|value| {
-            let value = value.trim_ascii();
-            !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
-        });
+        let codings = loose::values(side, fields, b"content-encoding");
+        message.is_coded = Codings::read(codings.iter().map(|value| &value[..]), false).is_coded();
         if side == Side::Client && needs.files {
             let mut kinds =
                 fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"content-type"));
             // Of several, servers take one or the other: then the body is one file.
-            let boundary = match (kinds.next(), kinds.next()) {
+            message.boundary = match (kinds.next(), kinds.next()) {
                 (Some((_, kind)), None) => boundary_of(kind),
                 _ => None,
             };
-            message.multipart = boundary.map(|boundary| Multipart::new(&boundary));
         }
         let head = match side {
             Side::Client => Head::request(fields),

@@ -30,8 +30,8 @@ pub(super) struct Message {
     /// Its body has a content coding.
     pub(super) is_coded: bool,
     pub(super) bodies: Vec<BodyStream>,
-    /// The body is a form, whose files are looked into one by one.
-    pub(super) multipart: Option<Multipart>,
+    /// The body is a form with this boundary, whose files are looked into one by one.
+    pub(super) boundary: Option<Vec<u8>>,
     /// Rules of which not everything has matched, in their order.
     pub(super) waiting: Vec<Waiting>,
     /// Rules that have matched, or never will, in their order.
@@ -47,6 +47,8 @@ pub(super) struct BodyStream {
     pub(super) is_message: bool,
     /// It is a file.
     pub(super) is_file: bool,
+    /// It is taken apart.
+    pub(super) parts: Option<Box<Multipart>>,
     pub(super) window: Window,
     /// Where the search for each slot stands.
     pub(super) positions: Vec<Position>,
@@ -56,7 +58,7 @@ impl BodyStream {
     pub(super) fn new(form: Form, slots: usize, budget: &MemoryBudget) -> Self {
         let positions = vec![Position::default(); slots];
         let window = Window::new(budget, size_of_val(&*positions));
-        Self { form, is_message: true, is_file: true, window, positions }
+        Self { form, is_message: true, is_file: true, parts: None, window, positions }
     }
 
     /// Whether rules look into it by the name of a buffer.
@@ -266,6 +268,12 @@ impl Message {
     /// Whether nothing but frames has come of it.
     pub(super) fn is_early(&self) -> bool {
         !self.has_head && self.bodies.is_empty()
+    }
+
+    /// Takes out what takes a body apart: the place and the form of that, if there is one left.
+    pub(super) fn take_parts(&mut self) -> Option<(usize, Form, Box<Multipart>)> {
+        let mut bodies = self.bodies.iter_mut().enumerate();
+        bodies.find_map(|(at, body)| Some((at, body.form, body.parts.take()?)))
     }
 
     /// Takes a rule that waits out, or begins with it; `None` when it is decided.

@@ -55,6 +55,8 @@ mod evasion_tests;
 #[cfg(test)]
 mod expression_tests;
 #[cfg(test)]
+mod forms_tests;
+#[cfg(test)]
 mod frames_tests;
 #[cfg(test)]
 mod half_open_tests;

@@ -2,8 +2,8 @@
 //!
 //! A delimiter is a line that starts with two hyphens and the boundary, and holds nothing else but blanks
 //! or, at the end of all parts, two more hyphens. Where servers may read a body differently, or it is
-//! malformed, that is said once, and it is gone on with one reading: who must not miss anything looks into
-//! the whole body then. Refuses to keep more of a body than the head of a part, to look into parts that
+//! malformed, or something stands around its parts, that is said once, and it is gone on with one reading: who
+//! must not miss anything looks into the whole body then. Refuses to keep more of a body than the head of a part, to look into parts that
 //! are multipart themselves, and to undo codings of a part.
 
 use super::part_head::PartHead;
@@ -24,6 +24,8 @@ pub(crate) enum Part<'a> {
         filename: Option<&'a [u8]>,
         /// A server may take the part for a file.
         may_be_file: bool,
+        /// A server may take a coding off, which is left here.
+        may_be_coded: bool,
     },
     /// Bytes of the part. Never empty.
     Data(&'a [u8]),
@@ -38,10 +40,10 @@ type Sink<'s> = dyn FnMut(Part<'_>) + 's;
 /// What the bytes between two delimiters are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// In front of all parts: nothing.
+    /// In front of all parts: nothing, or what only servers with another boundary read.
     Preamble,
     Part,
-    /// Behind all parts: nothing.
+    /// Behind all parts: the same.
     Epilogue,
 }
 
@@ -69,8 +71,6 @@ pub(crate) struct Multipart {
     held: Vec<u8>,
     /// Where the last line of a head in `held` starts.
     held_line: usize,
-    /// The next byte is that behind the last delimiter.
-    behind_last: bool,
     faulty: bool,
 }
 
@@ -84,7 +84,6 @@ impl Multipart {
             line_end: b"",
             held: Vec::new(),
             held_line: 0,
-            behind_last: false,
             faulty: false,
         }
     }
@@ -92,11 +91,6 @@ impl Multipart {
     /// The next bytes of the body, cut anywhere.
     pub(crate) fn data(&mut self, mut bytes: &[u8], sink: &mut Sink<'_>) {
         while let [next, rest @ ..] = bytes {
-            if core::mem::take(&mut self.behind_last)
-                && !matches!(next, b' ' | b'\t' | b'\r' | b'\n')
-            {
-                self.fault(sink);
-            }
             match self.state {
                 State::LineStart(matched) if self.delimiter.get(matched) == Some(next) => {
                     bytes = rest;
@@ -140,15 +134,20 @@ impl Multipart {
         }
     }
 
-    fn show(&self, bytes: &[u8], sink: &mut Sink<'_>) {
-        if self.place == Place::Part && !bytes.is_empty() {
+    fn show(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
+        let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
+        if self.place != Place::Part {
+            if !self.faulty && !bytes.iter().all(is_blank) {
+                self.fault(sink);
+            }
+        } else if !bytes.is_empty() {
             sink(Part::Data(bytes));
         }
     }
 
     fn show_line_end(&mut self, sink: &mut Sink<'_>) {
-        self.show(self.line_end, sink);
-        self.line_end = b"";
+        let line_end = core::mem::take(&mut self.line_end);
+        self.show(line_end, sink);
     }
 
     fn part_over(&self, sink: &mut Sink<'_>) {
@@ -168,7 +167,9 @@ impl Multipart {
                 self.delimiter.len()
             }
         };
-        self.show(&self.delimiter[..matched], sink);
+        let delimiter = core::mem::take(&mut self.delimiter);
+        self.show(&delimiter[..matched], sink);
+        self.delimiter = delimiter;
         let held = core::mem::take(&mut self.held);
         self.show(&held, sink);
         self.state = State::Line;
@@ -254,7 +255,6 @@ impl Multipart {
         } else if is_last {
             self.place = Place::Epilogue;
             self.state = State::Line;
-            self.behind_last = true;
         } else {
             self.state = State::Head;
         }
@@ -282,8 +282,6 @@ impl Multipart {
                     self.fault(sink);
                     self.begin(has_cr, sink);
                     self.delimiter(is_last, sink);
-                    // The line behind was read already.
-                    self.behind_last = false;
                     return rest;
                 }
             }
@@ -308,15 +306,17 @@ impl Multipart {
         self.held_line = 0;
         self.place = Place::Part;
         let (name, filename) = (head.name.as_deref(), head.filename.as_deref());
-        sink(Part::Begin { name, filename, may_be_file: head.may_be_file() });
+        let (may_be_file, may_be_coded) = (head.may_be_file(), head.is_coded);
+        sink(Part::Begin { name, filename, may_be_file, may_be_coded });
     }
 
     /// What is held may be anything.
     fn head_without_end(&mut self, sink: &mut Sink<'_>) {
         self.fault(sink);
         self.place = Place::Part;
-        // Whoever hears of a fault takes all of the body for a file.
-        sink(Part::Begin { name: None, filename: None, may_be_file: false });
+        // Whoever hears of a fault takes all of the body for a file. What is left of a head may name a coding.
+        let may_be_coded = self.held.len() == MAX_PART_HEAD;
+        sink(Part::Begin { name: None, filename: None, may_be_file: false, may_be_coded });
         let held = core::mem::take(&mut self.held);
         self.show(&held, sink);
         self.held_line = 0;

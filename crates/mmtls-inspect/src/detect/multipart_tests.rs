@@ -11,7 +11,7 @@ fn run(boundary: &str, body: &[u8], most: usize) -> Vec<String> {
     let mut sink = |part: Part<'_>| {
         let text = |it: Option<&[u8]>| it.map_or("-".into(), |it| it.escape_ascii().to_string());
         match part {
-            Part::Begin { name, filename, may_be_file } => {
+            Part::Begin { name, filename, may_be_file, .. } => {
                 // What has no name and is a file all the same.
                 let mark = if may_be_file && filename.is_none() { "*" } else { "" };
                 log.push(format!("{} {}{mark}", text(name), text(filename)));
@@ -48,8 +48,8 @@ const HEAD: &str = "--b\r\nContent-Disposition: form-data; name=\"n\"; filename=
 #[test]
 fn accepts_parts() {
     let body = format!(
-        "preamble\r\n--b \t\r\ncontent-disposition: form-data;name=n\r\nX: y\r\n\r\nvalue\r\n{HEAD}\r\n--a\r\n--\r\n\
-         \r--c\n-\r\r\n\r\n{HEAD}\r\n--b--\r\nepilogue"
+        "\r\n--b \t\r\ncontent-disposition: form-data;name=n\r\nX: y\r\n\r\nvalue\r\n{HEAD}\r\n--a\r\n--\r\n\
+         \r--c\n-\r\r\n\r\n{HEAD}\r\n--b--\r\n \t\n"
     );
     let data = "\\r\\n--a\\r\\n--\\r\\n\\r--c\\n-\\r\\r\\n";
     let expected = ["n -", "value", "end", "n f", data, "end", "n f", "", "end"];
@@ -89,7 +89,14 @@ fn refuses_what_servers_may_read_differently() {
         (format!("{HEAD}x\r\n--b c\r\n--b--"), &["n f", "x\\r\\n--b c", "fault", "end"]),
         (format!("{HEAD}x\r\n--b\rc\r\n--b--"), &["n f", "x\\r\\n--b\\rc", "fault", "end"]),
         (format!("{HEAD}x\r\n--b-c\r\n--b--"), &["n f", "x\\r\\n--b-c", "fault", "end"]),
+        // In front of the first delimiter.
+        (format!("x\r\n{HEAD}x\r\n--b--"), &["fault", "n f", "x", "end"]),
+        (format!("-\r\n{HEAD}x\r\n--b--"), &["fault", "n f", "x", "end"]),
+        (format!("\r\n \0\r\n{HEAD}x\r\n--b--"), &["fault", "n f", "x", "end"]),
         // Behind the last delimiter.
+        (format!("{HEAD}x\r\n--b--\r\ny"), &["n f", "x", "end", "fault"]),
+        (format!("{HEAD}x\r\n--b--\r\n\r\n-"), &["n f", "x", "end", "fault"]),
+        (format!("{HEAD}x\r\n--b-- y"), &["n f", "x", "end", "fault"]),
         (format!("{HEAD}x\r\n--b--c\r\n"), &["n f", "x", "end", "fault"]),
         (format!("{HEAD}x\r\n--b--\r\n{HEAD}y\r\n--b--"), &["n f", "x", "end", "fault"]),
         // Heads.
@@ -193,6 +200,40 @@ fn accepts_names_of_parts() {
     }
 }
 
+/// Whether the first part may be coded.
+fn is_coded(body: &str) -> bool {
+    let mut is_coded = None;
+    Multipart::new(b"b").data(body.as_bytes(), &mut |part| {
+        if let Part::Begin { may_be_coded, .. } = part {
+            is_coded = is_coded.or(Some(may_be_coded));
+        }
+    });
+    is_coded.unwrap_or_default()
+}
+
+#[test]
+fn accepts_and_refuses_transfer_codings() {
+    let named =
+        |field: &str| is_coded(&format!("{}{field}\r\n\r\n", HEAD.trim_end_matches("\r\n\r\n")));
+    for (field, expected) in [
+        ("", false),
+        ("\r\nContent-Transfer-Encoding: binary", false),
+        ("\r\ncontent-transfer-encoding:8BIT ", false),
+        ("\r\nContent-Transfer-Encoding: identity", false),
+        ("\r\nContent-Transfer-Encoding:", false),
+        ("\r\nContent-Encoding: base64", false),
+        ("\r\nContent-Transfer-Encoding: base64", true),
+        ("\r\nContent-Transfer-Encoding :\r\n Quoted-Printable", true),
+        ("\r\nContent-Transfer-Encoding: 8bit\r\nContent-Transfer-Encoding: base64", true),
+        ("\r\nContent-Transfer-Encoding: binary, base64", true),
+        (&format!("\r\nX: {}", "x".repeat(8000)), false),
+        // What is behind that is not read.
+        (&format!("\r\nX: {}", "x".repeat(9000)), true),
+    ] {
+        assert_eq!(named(field), expected, "{field}");
+    }
+}
+
 #[test]
 fn accepts_boundaries() {
     let long = |len| format!("multipart/form-data; boundary={}", "x".repeat(len));
@@ -212,6 +253,28 @@ fn accepts_boundaries() {
         ("multipart/form-data; boundary=", None),
         ("multipart/form-data; boundary", None),
         ("multipart/form-data; boundary=\"a\x01\"", None),
+        // What honest clients send.
+        (
+            "multipart/form-data; boundary=----WebKitFormBoundaryAbC1",
+            Some("----WebKitFormBoundaryAbC1"),
+        ),
+        (
+            "multipart/form-data; boundary=----geckoformboundary1f;charset=UTF-8",
+            Some("----geckoformboundary1f"),
+        ),
+        ("multipart/form-data; boundary=\"a'()+_,-./:=?b\"", Some("a'()+_,-./:=?b")),
+        // Another one for some servers.
+        ("multipart/form-data; boundary=a; boundary*=utf-8''b", None),
+        ("multipart/form-data; boundary*0=b; boundary=a", None),
+        ("multipart/form-data; xBoundary=b; boundary=a", None),
+        ("multipart/form-data; x=\"boundary=b\"; boundary=a", None),
+        ("multipart/form-data; Boundary=xboundary=b", None),
+        ("multipart/form-data; boundary=\"a\\/b\"", None),
+        ("multipart/form-data; boundary=\"a\\\"b\"", None),
+        ("multipart/form-data; boundary=\"a\u{e9}\"", None),
+        ("multipart/form-data; boundary= \"a\"", None),
+        ("multipart/form-data; boundary =a", None),
+        ("multipart/form-data; boundary=a ; x=y", None),
         ("multipart/form-data", None),
         ("multipart/mixed; boundary=a", None),
         ("text/plain; boundary=a", None),

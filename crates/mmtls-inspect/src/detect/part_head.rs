@@ -2,29 +2,39 @@
 //!
 //! Refuses to guess: what may be read in more than one way is faulty.
 
+use crate::http1::loose;
+
 /// Longest boundary. RFC 2046 allows 70 bytes; Suricata takes fewer than 200.
 const MAX_BOUNDARY: usize = 199;
 
 /// The boundary in a Content-Type field of multipart/form-data; absent where there is none, or more than
-/// one, or it is not one.
+/// one for any server, or it is not one.
 pub(crate) fn boundary_of(content_type: &[u8]) -> Option<Vec<u8>> {
     let (kind, parameters) = split_once(content_type, b';');
     if !kind.trim_ascii().eq_ignore_ascii_case(b"multipart/form-data") {
         return None;
     }
+    // Go and Django know `boundary*` (RFC 8187), Go `boundary*0` (RFC 2231); PHP takes what follows the first
+    // mention, wherever that is, in small letters if there is one.
+    let mentions = |text: &[u8]| loose::contains(text, b"boundary");
     let mut boundary = None;
     for parameter in (Parameters { rest: parameters }) {
         if parameter.name.eq_ignore_ascii_case(b"boundary") {
             let is_other = boundary.as_ref().is_some_and(|known| *known != parameter.value);
-            if parameter.is_faulty || is_other {
+            let is_hidden = parameter.name != b"boundary" && mentions(&parameter.value);
+            if parameter.is_faulty || parameter.has_blanks || is_other || is_hidden {
                 return None;
             }
             boundary = Some(parameter.value);
+        } else if mentions(parameter.name) || mentions(&parameter.value) {
+            return None;
         }
     }
+    // What is escaped is read in several ways, and so are letters beyond ASCII.
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     boundary.filter(|it| {
         let fits = (1..=MAX_BOUNDARY).contains(&it.len());
-        fits && !it.ends_with(b" ") && !it.iter().any(u8::is_ascii_control)
+        fits && !it.ends_with(b" ") && it.iter().all(is_plain)
     })
 }
 
@@ -36,6 +46,8 @@ pub(super) struct PartHead {
     pub(super) filename: Option<Vec<u8>>,
     /// Its type is another one than fields have.
     has_file_type: bool,
+    /// It names a coding.
+    pub(super) is_coded: bool,
     /// Malformed, or to be read in more than one way.
     pub(super) is_faulty: bool,
 }
@@ -53,10 +65,13 @@ impl PartHead {
                 head.is_faulty |= core::mem::replace(&mut seen, true);
                 head.disposition(value);
             } else if name_end.eq_ignore_ascii_case(b"content-transfer-encoding") {
-                // Must not be used (RFC 7578, section 4.7): most servers do not decode it.
+                // Must not be used (RFC 7578, section 4.7): most servers do not decode it; Django takes base64 off,
+                // Go quoted-printable.
                 let value = value.trim_ascii();
-                let plain = [&b"7bit"[..], b"8bit", b"binary"];
-                head.is_faulty |= !plain.iter().any(|it| value.eq_ignore_ascii_case(it));
+                let is = |names: &[&[u8]]| names.iter().any(|it| value.eq_ignore_ascii_case(it));
+                let is_plain = is(&[b"7bit", b"8bit", b"binary"]);
+                head.is_faulty |= !is_plain;
+                head.is_coded |= !is_plain && !is(&[b"", b"identity", b"none"]);
             } else if name_end.eq_ignore_ascii_case(b"content-type") {
                 let kind = split_once(value, b';').0.trim_ascii();
                 // The default of fields (RFC 7578, section 4.4). Of several types any may be the one that counts.
@@ -122,6 +137,8 @@ struct Parameter<'a> {
     value: Vec<u8>,
     /// No value, a quote without end, something behind the quotes, or what should be in quotes.
     is_faulty: bool,
+    /// Blanks around the equals sign, or behind what is not quoted, which not all servers take away.
+    has_blanks: bool,
 }
 
 /// The parameters behind the first semicolon of a field.
@@ -142,27 +159,30 @@ impl<'a> Iterator for Parameters<'a> {
             }
         }
         let end = self.rest.iter().position(|byte| matches!(byte, b'=' | b';'));
-        let (name, behind) = self.rest.split_at(end.unwrap_or(self.rest.len()));
-        let name = name.trim_ascii_end();
+        let (sent, behind) = self.rest.split_at(end.unwrap_or(self.rest.len()));
+        let name = sent.trim_ascii_end();
         let Some(value) = behind.strip_prefix(b"=") else {
             self.rest = behind;
-            return Some(Parameter { name, value: Vec::new(), is_faulty: true });
+            return Some(Parameter { name, value: Vec::new(), is_faulty: true, has_blanks: false });
         };
+        let is_blank = |byte: &u8| byte.is_ascii_whitespace();
+        let has_blanks = name.len() < sent.len() || value.first().is_some_and(is_blank);
         let value = value.trim_ascii_start();
         let Some(quoted) = value.strip_prefix(b"\"") else {
             let (value, rest) = split_once(value, b';');
             self.rest = rest;
+            let has_blanks = has_blanks || value.last().is_some_and(is_blank);
             let value = value.trim_ascii_end();
             // Servers cut it where there is a blank or a comma.
             let is_odd = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'"' | b',');
             let is_faulty = value.is_empty() || value.iter().any(is_odd);
-            return Some(Parameter { name, value: value.to_vec(), is_faulty });
+            return Some(Parameter { name, value: value.to_vec(), is_faulty, has_blanks });
         };
         let (value, behind) = unquote(quoted);
         let (padding, rest) = split_once(behind.unwrap_or_default(), b';');
         self.rest = rest;
         let is_faulty = behind.is_none() || !padding.trim_ascii().is_empty();
-        Some(Parameter { name, value, is_faulty })
+        Some(Parameter { name, value, is_faulty, has_blanks })
     }
 }
 
