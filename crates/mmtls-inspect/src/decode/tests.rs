@@ -396,7 +396,13 @@ proptest! {
         } else {
             prop_assert_eq!(decode_in(name, &body, usize::MAX).0.concat(), &text[..]);
         }
-        prop_assert_eq!(decode_in(name, &body, usize::MAX), decode_in(name, &body, cut));
+        let (whole, in_pieces) = (decode_in(name, &body, usize::MAX), decode_in(name, &body, cut));
+        prop_assert_eq!(&whole.1, &in_pieces.1);
+        let [all, parts] = [whole.0.concat(), in_pieces.0.concat()];
+        // A block of zstd with a fault may be shown up to it or not.
+        let is_cut_off = name == "zstd" && whole.1 == [Fault::Malformed];
+        let is_prefix = all.starts_with(&parts) || parts.starts_with(&all);
+        prop_assert!(all == parts || is_cut_off && is_prefix, "{} and {}", all.len(), parts.len());
     }
 
     #[test]
