@@ -524,14 +524,38 @@ fn refuses_one_address_the_places_of_others() {
     let port = server.local_addr().port();
     let greedy: Vec<_> =
         (0..20).map(|_| std::net::TcpStream::connect(("::1", port)).unwrap()).collect();
-    wait_for(&server, |c| c.open == 8 && c.over_limit == 12);
+    wait_for(&server, |c| c.open == 8 && c.failed_handshakes == 12);
     let other = client(config(&pki, SocketAddr::new(loopback().ip(), port)));
     assert!(other.wait_connected(PATIENCE), "{:?}", other.connection_errors());
     drop(greedy);
     wait_for(&server, |c| c.open == 1);
     let again = std::net::TcpStream::connect(("::1", port)).unwrap();
-    wait_for(&server, |c| c.open == 2 && c.over_limit == 12);
+    wait_for(&server, |c| c.open == 2 && c.over_limit == 0);
     drop(again);
+}
+
+/// Whoever shares its address with one who opens connections and says nothing.
+#[test]
+fn accepts_endpoints_whose_network_has_only_begun_connections() {
+    let pki = Pki::new("begun");
+    let inbox = Inbox::new();
+    let mut tight = ServerConfig::new(loopback(), pki.identity("server"));
+    // An address may have 8 of these.
+    tight.max_connections = 16;
+    let server = Server::start(tight, inbox.clone()).unwrap();
+    let _silent = [0; 8].map(|_| std::net::TcpStream::connect(server.local_addr()).unwrap());
+    wait_for(&server, |c| c.open == 8);
+    let mut clients = Vec::new();
+    for number in 1..=8 {
+        clients.push(client(config(&pki, server.local_addr())));
+        assert!(clients.iter().all(|it| it.wait_connected(PATIENCE)));
+        wait_for(&server, |c| c.open == 8 && c.failed_handshakes == number && c.over_limit == 0);
+    }
+    // All have said hello.
+    let mut ninth = std::net::TcpStream::connect(server.local_addr()).unwrap();
+    assert_eq!(ninth.read(&mut [0]).unwrap_or(0), 0);
+    wait_for(&server, |c| c.open == 8 && c.failed_handshakes == 8 && c.over_limit == 1);
+    assert!(clients.iter().all(|it| it.wait_connected(Duration::ZERO)));
 }
 
 #[test]

@@ -5,8 +5,10 @@
 //! and whoever has a site's network has many of those: so the largest holder is sought from sites
 //! down to addresses.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::peer::{ConnectionId, Peer};
 
 /// Whose connections and messages are counted together: those of an IPv4 address or, since a host
 /// has as many addresses of its network as it likes, of the first 64 bits of an IPv6 address.
@@ -16,9 +18,68 @@ pub fn network(address: IpAddr) -> IpAddr {
 }
 
 /// How many connections the network of this address may have.
-pub(super) fn max_per_network(address: IpAddr, max_connections: usize) -> usize {
+fn max_per_network(address: IpAddr, max_connections: usize) -> usize {
     let networks = if address.is_ipv4() { 16 } else { 4 };
     (max_connections / networks).max(8)
+}
+
+/// Whether a network may have one more connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    Free,
+    /// Where this one is closed.
+    InPlaceOf(ConnectionId),
+    Full,
+}
+
+/// The connections of each network.
+#[derive(Default)]
+pub(super) struct Networks(HashMap<IpAddr, OfNetwork>);
+
+#[derive(Default)]
+struct OfNetwork {
+    open: usize,
+    /// Those that have not said hello, oldest first. Whoever opens many must not have all of them looked through for each.
+    handshakes: BTreeSet<ConnectionId>,
+}
+
+impl Networks {
+    /// Whether the network of this address may have one more. Of those without a hello the oldest gives way: they cost
+    /// whoever opens them next to nothing, and others of that network need theirs.
+    pub(super) fn admits(&self, address: IpAddr, max_connections: usize) -> Admission {
+        match self.0.get(&network(address)) {
+            Some(own) if own.open >= max_per_network(address, max_connections) => {
+                own.handshakes.first().map_or(Admission::Full, |it| Admission::InPlaceOf(*it))
+            }
+            _ => Admission::Free,
+        }
+    }
+
+    /// A connection has begun.
+    pub(super) fn begin(&mut self, peer: &Peer) {
+        let own = self.0.entry(network(peer.address.ip())).or_default();
+        own.open += 1;
+        own.handshakes.insert(peer.connection);
+    }
+
+    /// It has said hello.
+    pub(super) fn end_handshake(&mut self, peer: &Peer) {
+        if let Some(own) = self.0.get_mut(&network(peer.address.ip())) {
+            own.handshakes.remove(&peer.connection);
+        }
+    }
+
+    /// It is over.
+    pub(super) fn end(&mut self, peer: &Peer) {
+        let network = network(peer.address.ip());
+        if let Some(own) = self.0.get_mut(&network) {
+            own.handshakes.remove(&peer.connection);
+            own.open = own.open.saturating_sub(1);
+            if own.open == 0 {
+                self.0.remove(&network);
+            }
+        }
+    }
 }
 
 /// Reads from the sockets of a network before the others get their turn, as many as from a single one; each is 4 KiB or more.
@@ -116,6 +177,39 @@ mod tests {
         assert_eq!([one, same, other].map(|it| *reads.left(it)), [4, 4, READS]);
         reads.begin();
         assert_eq!(*reads.left(same), READS);
+    }
+
+    #[test]
+    fn accepts_one_more_of_a_network_in_place_of_its_oldest_without_a_hello() {
+        let mut networks = Networks::default();
+        let peer = |number: u32, last: u8| Peer {
+            address: ([10, 0, 0, last], 50_000).into(),
+            connection: ConnectionId::of_place(number, 100 - number as usize),
+            capabilities: 0,
+            authenticated: false,
+            is_key_server: false,
+        };
+        let peers: Vec<Peer> = (1..=8).map(|number| peer(number, 2)).collect();
+        for peer in &peers {
+            assert_eq!(networks.admits(peer.address.ip(), 64), Admission::Free);
+            networks.begin(peer);
+        }
+        let [own, other] = [2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
+        assert_eq!(networks.admits(other, 64), Admission::Free);
+        for peer in &peers {
+            assert_eq!(networks.admits(own, 64), Admission::InPlaceOf(peer.connection));
+            networks.end_handshake(peer);
+        }
+        assert_eq!(networks.admits(own, 64), Admission::Full);
+        networks.end(&peers[3]);
+        assert_eq!(networks.admits(own, 64), Admission::Free);
+        networks.begin(&peer(9, 2));
+        networks.end(&peer(9, 2));
+        peers
+            .iter()
+            .filter(|it| it.connection != peers[3].connection)
+            .for_each(|it| networks.end(it));
+        assert!(networks.0.is_empty());
     }
 
     /// Opens so many connections, from addresses in turn, where there are 64 slots; returns how many were admitted.

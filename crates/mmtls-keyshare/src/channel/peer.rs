@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-/// Names one connection for the life of the server; never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Names one connection for the life of the server; never used twice. Later ones are greater (until 2^31 have been).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub(super) u64);
 
 impl ConnectionId {

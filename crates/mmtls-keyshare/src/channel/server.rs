@@ -7,7 +7,7 @@
 //! read what they are sent or do not answer a ping. Does not read on where the sink says that it has
 //! enough of a peer.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,7 @@ use slab::Slab;
 use zeroize::Zeroizing;
 
 pub use super::admission::network;
-use super::admission::{Reads, connection_to_close, handshake_to_close, max_per_network};
+use super::admission::{Admission, Networks, Reads, connection_to_close, handshake_to_close};
 use super::connection::{Connection, Disposition, Said, Terms};
 use super::orders::{Noting, Orders};
 pub use super::peer::{ConnectionId, Peer};
@@ -65,7 +65,8 @@ pub struct ServerConfig {
     /// When so many are open, one of whoever has the most gives way to a new one, or the new one is
     /// closed if that is its own: of sites (48 bits of IPv6, 24 of IPv4), in it of networks (56), in
     /// it of hosts (64, 32). Those without a hello go first. An IPv4 address may have a sixteenth
-    /// of all, an IPv6 network of 64 bits a quarter, and either has at least 8.
+    /// of all, an IPv6 network of 64 bits a quarter, and either has at least 8; of more of them the oldest one without a
+    /// hello gives way, or the new one is closed where all have said it.
     pub max_connections: usize,
     /// Limit from accepting a connection to its hello.
     pub handshake_timeout: Duration,
@@ -402,7 +403,7 @@ impl Server {
             listener,
             shared: Arc::clone(&shared),
             connections: Slab::new(),
-            per_network: HashMap::new(),
+            networks: Networks::default(),
             unfinished: HashSet::new(),
             reads: Reads::default(),
             paused: HashSet::new(),
@@ -461,8 +462,7 @@ struct Worker {
     shared: Arc<Shared>,
     /// The token is the slot + [`FIRST`].
     connections: Slab<Connection>,
-    /// Connections per network, see [`network`].
-    per_network: HashMap<IpAddr, usize>,
+    networks: Networks,
     /// Slots that used up their turn with input left, or found none. A set, so that nobody has two turns in one; its order
     /// changes from loop to loop.
     unfinished: HashSet<usize>,
@@ -559,8 +559,7 @@ impl Worker {
 
     fn admit(&mut self, mut stream: mio::net::TcpStream, address: SocketAddr, now: Instant) {
         let ip = address.ip().to_canonical();
-        let open = self.per_network.get(&network(ip)).copied().unwrap_or(0);
-        if open >= max_per_network(ip, self.config.max_connections) || !self.make_room(ip) {
+        if !self.make_room_in_network(ip) || !self.make_room(ip) {
             add(&self.shared.tally.over_limit, 1);
             return;
         }
@@ -581,11 +580,24 @@ impl Worker {
         let tls = Arc::clone(&self.shared.tls());
         let connection = registered.ok().and_then(|()| Connection::new(stream, tls, peer, now));
         if let Some(connection) = connection {
+            self.networks.begin(connection.peer());
             entry.insert(connection);
-            *self.per_network.entry(network(ip)).or_default() += 1;
             add(&self.shared.tally.accepted, 1);
             add(&self.shared.tally.open, 1);
         }
+    }
+
+    /// Whether the newcomer's network may have one more. Where it has all that it may, its oldest one that has not said hello
+    /// gives way: connections cost whoever opens them next to nothing, and others of that network need theirs.
+    fn make_room_in_network(&mut self, newcomer: IpAddr) -> bool {
+        let slot = match self.networks.admits(newcomer, self.config.max_connections) {
+            Admission::Free => return true,
+            Admission::InPlaceOf(oldest) => oldest.low() as usize,
+            Admission::Full => return false,
+        };
+        add(&self.shared.tally.failed_handshakes, 1);
+        self.close(slot);
+        true
     }
 
     /// Whether there is a slot for a newcomer. One that has not said hello costs its owner next to
@@ -631,6 +643,7 @@ impl Worker {
             self.paused.insert(slot);
             return 0;
         }
+        let was_open = connection.is_open();
         let mut of_key_server = Reads::of_key_server();
         let reads = match is_key_server {
             true => &mut of_key_server,
@@ -664,6 +677,9 @@ impl Worker {
             }
             peer.is_key_server || !sink.is_backlogged(peer)
         });
+        if connection.is_open() && !was_open {
+            self.networks.end_handshake(connection.peer());
+        }
         let tally = &self.shared.tally;
         if matches!(disposition, Disposition::Keep | Disposition::Again) {
             for answer in answers {
@@ -698,13 +714,7 @@ impl Worker {
         };
         self.unfinished.remove(&slot);
         self.paused.remove(&slot);
-        let network = network(connection.peer().address.ip());
-        if let Some(open) = self.per_network.get_mut(&network) {
-            *open -= 1;
-            if *open == 0 {
-                self.per_network.remove(&network);
-            }
-        }
+        self.networks.end(connection.peer());
         add(&self.shared.tally.open, u64::MAX);
         let _ = self.poll.registry().deregister(connection.stream());
         connection.say_goodbye();
