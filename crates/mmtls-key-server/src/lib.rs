@@ -7,10 +7,11 @@
 //! Everything else, and all while there is no such interface, goes over the connection to the middlebox.
 //!
 //! Refuses: to keep keys (what the middlebox asks for is asked of the endpoint), endpoints beyond the key channel's limits,
-//! and to read on from endpoints while the middlebox takes nothing.
+//! and to read on from endpoints while the middlebox takes nothing: from those first of whose network most waits for it.
 
 #![forbid(unsafe_code)]
 
+mod backlog;
 mod counters;
 mod packets;
 mod relay;
@@ -84,7 +85,7 @@ impl KeyServer {
             Some(name) => Some(Packets::new(Sender::open(name)?, settings.destination)),
             None => None,
         };
-        let sink = RelaySink::new(Arc::clone(&relay), packets);
+        let sink = RelaySink::new(Arc::clone(&relay), packets, settings.client.queue_messages);
         let server = Server::bind(settings.server, sink)?;
         Ok(BoundKeyServer { server, relay, client: settings.client })
     }

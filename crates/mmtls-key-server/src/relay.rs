@@ -1,6 +1,6 @@
 //! Between the endpoints' connections and the middlebox's: who is connected, and which way each message takes.
 //!
-//! Refuses to wait for the middlebox: where much waits for it, endpoints are read no further.
+//! Refuses to wait for the middlebox: where much waits for it, those endpoints are read no further whose messages these are.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +13,9 @@ use mmtls_keyshare::sealed::{Delivery, Sealer, Secret};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer, ServerHandle};
 use mmtls_packet_io::PortCounters;
 
+use crate::backlog::Backlog;
 use crate::counters::Counters;
 use crate::packets::Packets;
-
-/// What may wait for the middlebox before endpoints are read no further; half of what the queue holds.
-const BACKLOG: u64 = 4096;
 
 /// What the threads share.
 #[derive(Default)]
@@ -115,19 +113,23 @@ impl Relay {
 pub(crate) struct RelaySink {
     relay: Arc<Relay>,
     packets: Option<Packets>,
+    /// Whose messages wait for that connection. Nobody else has it.
+    backlog: Mutex<Backlog>,
     /// The last message went over the middlebox's connection.
     relays: bool,
 }
 
 impl RelaySink {
-    pub(crate) fn new(relay: Arc<Relay>, packets: Option<Packets>) -> Self {
-        Self { relay, packets, relays: false }
+    /// `queue`: how many messages may wait for the middlebox.
+    pub(crate) fn new(relay: Arc<Relay>, packets: Option<Packets>, queue: usize) -> Self {
+        Self { relay, packets, backlog: Mutex::new(Backlog::new(queue)), relays: false }
     }
 
-    fn send(&self, message: &Message) {
+    fn send(&self, of: &Peer, message: &Message) {
         if let Some(client) = self.relay.client() {
             // What is dropped is counted there.
             let _ = client.send(message);
+            lock(&self.backlog).push(of.address.ip());
         }
     }
 
@@ -166,7 +168,7 @@ impl KeySink for RelaySink {
         let known = Endpoint { connection, opened: opened.clone() };
         lock(&self.relay.endpoints).insert(endpoint, known);
         // The middlebox may hear of it twice, if it connects just now.
-        self.send(&Message::EndpointOpened(opened));
+        self.send(peer, &Message::EndpointOpened(opened));
     }
 
     fn message(&mut self, peer: &Peer, message: Message) -> Option<Message> {
@@ -179,15 +181,23 @@ impl KeySink for RelaySink {
                 self.relays = true;
                 self.relay.relayed.fetch_add(1, Ordering::Relaxed);
                 let endpoint = peer.connection.serial();
-                self.send(&Message::Relayed(Relayed { endpoint, message: Box::new(message) }));
+                let message = Message::Relayed(Relayed { endpoint, message: Box::new(message) });
+                self.send(peer, &message);
             }
         }
         None
     }
 
-    fn is_backlogged(&self, _: &Peer) -> bool {
-        let waiting = || self.relay.client().map_or(0, |client| client.counters().queued);
-        self.relays && waiting() >= BACKLOG
+    fn is_backlogged(&self, peer: &Peer) -> bool {
+        let mut backlog = lock(&self.backlog);
+        if backlog.is_empty() {
+            return false;
+        }
+        let queued = self.relay.client().map_or(0, |client| client.counters().queued);
+        backlog.keep(usize::try_from(queued).unwrap_or(usize::MAX));
+        let own = backlog.of(peer.address.ip());
+        // Of whom nothing waits, what comes may go as packets.
+        own >= backlog.allowance() && (own > 0 || self.relays)
     }
 
     fn batch_end(&mut self) {
@@ -203,6 +213,64 @@ impl KeySink for RelaySink {
     fn closed(&mut self, peer: &Peer) {
         let endpoint = peer.connection.serial();
         lock(&self.relay.endpoints).remove(&endpoint);
-        self.send(&Message::EndpointClosed(endpoint));
+        self.send(peer, &Message::EndpointClosed(endpoint));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use mmtls_keyshare::message::NullKeys;
+    use mmtls_testkit::{Pki, require_program};
+
+    use super::*;
+
+    fn peer(last: u8) -> Peer {
+        Peer {
+            address: (IpAddr::from([10, 0, 0, last]), 50_000).into(),
+            connection: ConnectionId::from_number(u64::from(last) << 32),
+            capabilities: 0,
+            authenticated: false,
+            is_key_server: false,
+        }
+    }
+
+    /// How many messages are taken of a peer that sends so many, if they are.
+    fn flood(sink: &mut RelaySink, peer: &Peer, count: usize) -> usize {
+        let null = NullKeys { client_random: [1; 32], direction: None, flow: None };
+        let takes = |_: &usize| {
+            let takes = !sink.is_backlogged(peer);
+            if takes {
+                sink.message(peer, Message::NullKeys(null.clone()));
+            }
+            takes
+        };
+        (0..count).take_while(takes).count()
+    }
+
+    /// While the middlebox takes nothing.
+    #[test]
+    fn refuses_to_read_on_from_whoever_floods_and_reads_on_from_others() {
+        if !require_program("openssl") {
+            return;
+        }
+        let pki = Pki::shared().unwrap();
+        // Nobody listens there.
+        let middlebox = "127.0.0.1:1".parse().unwrap();
+        let config = ClientConfig::new(vec![middlebox], pki.ca.clone());
+        let (relay, queue) = (Arc::new(Relay::default()), config.queue_messages);
+        relay.connect(config).unwrap();
+        let mut sink = RelaySink::new(Arc::clone(&relay), None, queue);
+        (1..=3).for_each(|last| sink.opened(&peer(last)));
+        let taken = flood(&mut sink, &peer(1), 2 * queue);
+        assert!((queue / 8..queue / 2).contains(&taken), "{taken}");
+        assert_eq!(flood(&mut sink, &peer(2), 100), 100);
+        assert!(sink.is_backlogged(&peer(1)));
+        // Several who flood leave something to others, and nothing is lost.
+        let taken = [4, 5, 6].map(|last| flood(&mut sink, &peer(last), 2 * queue));
+        assert!(taken.is_sorted_by(|one, next| one > next), "{taken:?}");
+        assert_eq!(flood(&mut sink, &peer(3), 100), 100);
+        assert_eq!(relay.client().unwrap().counters().dropped, 0);
     }
 }
