@@ -183,6 +183,9 @@ pub struct KeysNeeded {
     pub direction: Direction,
     /// Which epoch of it.
     pub epoch: KeyEpoch,
+    /// The connection that keys of the session came over last which are in use, as [`SharedKeys::source`](crate::SharedKeys::source)
+    /// has it: its endpoint knows the session. 0 where there are none yet, and where it is not known.
+    pub source: u64,
     /// The ClientHello has an encrypted one in it, so that the endpoint may know the session by another random.
     pub offers_ech: bool,
     /// The body of that ClientHello: with what its client knows, the random inside can be found. Only with the first

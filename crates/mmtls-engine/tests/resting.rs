@@ -59,6 +59,7 @@ fn established_with(
 ) -> (T, [u64; 2]) {
     let mut t = T::with(config);
     t.engine.handler_mut().any_hellos = true;
+    t.source = 7;
     t.open();
     let at = t.play(script);
     for d in [C, S] {
@@ -153,10 +154,10 @@ fn asks_behind_it_for_keys_of_a_session_with_an_encrypted_hello_as_before() {
         let update = keys(C, KeyEpoch::Application(0)).seal(1, ContentType::HANDSHAKE, &update, 0);
         t.send(C, at[0] as i64, at[1], flag::ACK, &update);
         let asked = t.out.iter().filter_map(|it| match it {
-            Output::KeysNeeded(wanted) => Some((wanted.epoch, wanted.offers_ech)),
+            Output::KeysNeeded(wanted) => Some((wanted.epoch, wanted.source, wanted.offers_ech)),
             _ => None,
         });
-        assert_eq!(asked.collect::<Vec<_>>(), [(KeyEpoch::Application(1), offers_ech)]);
+        assert_eq!(asked.collect::<Vec<_>>(), [(KeyEpoch::Application(1), 7, offers_ech)]);
     }
 }
 

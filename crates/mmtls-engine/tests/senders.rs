@@ -7,7 +7,7 @@ use crate::harness::{Event, RANDOM, keys};
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
-use mmtls_testkit::synthesis::{Seal, plain, server_hello, side};
+use mmtls_testkit::synthesis::{NullKeys, Seal, plain, server_hello, side};
 
 const STRANGER: [u8; 4] = [10, 0, 0, 66];
 
@@ -208,4 +208,43 @@ fn accepts_the_flight_of_a_client_before_its_server_can_share() {
         assert_eq!(share(&mut t, C, server), Ok(true));
         assert_eq!(t.judged(), 1);
     }
+}
+
+/// Whoever has shared the keys that are in use knows the session, whatever others deliver.
+#[test]
+fn asks_for_later_keys_with_the_connection_that_those_in_use_came_over() {
+    let mut builder = builder();
+    for direction in [C, S] {
+        builder.record(direction, ContentType::APPLICATION_DATA, &[7; 500], 0);
+    }
+    for _ in 0..4 {
+        builder.key_update(C);
+        builder.record(C, ContentType::APPLICATION_DATA, &[8; 500], 0);
+    }
+    let mut t = engine(KeySenders::CLIENT);
+    t.open();
+    let client = Some(t.ep.client.ip());
+    for (source, is_junk) in [(5, true), (7, false), (9, true)] {
+        t.source = source;
+        for direction in [C, S] {
+            let right = keys(direction, KeyEpoch::Application(0));
+            let opener = if is_junk { NullKeys(4711) } else { right };
+            t.keys_with(direction, 0, Box::new(opener), RANDOM, client).unwrap();
+        }
+    }
+    t.play(&builder.build());
+    // The third epoch's before they are needed.
+    for (source, epoch) in [(8, 1), (9, 3), (6, 2)] {
+        t.source = source;
+        t.keys(C, epoch).unwrap();
+    }
+    let asked = t.out.iter().filter_map(|it| match it {
+        Output::KeysNeeded(wanted) if wanted.epoch > KeyEpoch::Application(0) => {
+            Some((wanted.epoch, wanted.source))
+        }
+        _ => None,
+    });
+    let expected = [(1, 7), (2, 8), (4, 9)];
+    let expected = expected.map(|(epoch, source)| (KeyEpoch::Application(epoch), source));
+    assert_eq!(asked.collect::<Vec<_>>(), expected);
 }

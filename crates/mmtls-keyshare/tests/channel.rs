@@ -404,7 +404,13 @@ fn accepts_requests_and_their_answers() {
     );
     drop(received);
     assert_eq!(client.counters().requests, 1);
-    drop(client);
+    let other = self::client(config(&pki, server.local_addr()));
+    other.send(&null(2)).unwrap();
+    inbox.wait(3);
+    let both = [0, 2].map(|at| inbox.0.lock().unwrap().messages[at].0.connection);
+    server.handle().send_to_each(&both, &request(2)).unwrap();
+    until(|| [&client, &other].map(|it| it.counters().requests) == [2, 1]);
+    drop((client, other));
     until(|| server.counters().open == 0);
     server.handle().send_to(peer.connection, &request(1)).unwrap();
     wait_for(&server, |c| c.undelivered == 1);

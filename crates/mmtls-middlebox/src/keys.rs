@@ -13,6 +13,7 @@
 //! session then meets the missing-key policy).
 
 mod asked;
+mod connections;
 mod live;
 mod questions;
 pub mod sealed;
@@ -24,14 +25,14 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
 use mmtls_engine::{KeyRefusal, KeySenders, KeysNeeded, LiveKeys, Share, SharedKeys};
 use mmtls_keyshare::Flow;
 use mmtls_keyshare::message::{
-    EchKeyRequest, Epoch, Greeting, KeyRequest, MAX_CLIENT_HELLO_BYTES, Message, Reason, Refused,
+    EchKeyRequest, Epoch, KeyRequest, MAX_CLIENT_HELLO_BYTES, Message, Reason, Refused,
     SessionKeys, Steering,
 };
 use mmtls_keyshare::sealed::Secret;
@@ -41,6 +42,7 @@ use mmtls_record::open_record;
 use zeroize::Zeroizing;
 
 use asked::Asked;
+use connections::{Agent, Connections};
 pub use secrets::SealedCounters;
 use secrets::Secrets;
 
@@ -273,7 +275,7 @@ pub struct KeyRouter {
     line_bytes: AtomicUsize,
     /// Why the key log cannot be read; not reported yet.
     log_error: Mutex<Option<io::Error>>,
-    connections: Mutex<HashMap<IpAddr, Vec<Agent>>>,
+    connections: Mutex<Connections>,
     /// Messages of each of them with keys, or refusals.
     messages: Mutex<HashMap<ConnectionId, u64>>,
     /// How many of them are asked for first keys: where none is, no session costs a look at the table.
@@ -282,16 +284,6 @@ pub struct KeyRouter {
     /// Who was asked for the keys of what is under way.
     live_asked: Mutex<Asked>,
     sealed: Secrets,
-}
-
-/// An endpoint's connection, what its hello offers, and whether a certificate says who it is.
-#[derive(Clone, Copy)]
-struct Agent {
-    connection: ConnectionId,
-    capabilities: u32,
-    authenticated: bool,
-    address: SocketAddr,
-    since: SystemTime,
 }
 
 /// An endpoint that is connected.
@@ -305,12 +297,6 @@ pub struct ConnectedAgent {
     pub authenticated: bool,
     /// Messages of it with keys, or refusals.
     pub messages: u64,
-}
-
-impl Agent {
-    fn answers_first_requests(self) -> bool {
-        self.capabilities & Greeting::FIRST_KEYS_ON_REQUEST != 0
-    }
 }
 
 /// Addresses whose last connection has ended, and when: their agents connect again.
@@ -362,21 +348,15 @@ impl KeyRouter {
     /// The connection with this number, from this address or, without one, from any.
     #[must_use]
     pub fn connection(&self, number: u64, address: Option<IpAddr>) -> Option<ConnectionId> {
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let is = |agent: &&Agent| agent.connection.number() == number;
-        let agent = match address {
-            Some(address) => connections.get(&address)?.iter().find(is),
-            None => connections.values().flatten().find(is),
-        };
-        agent.map(|agent| agent.connection)
+        let connection = ConnectionId::from_number(number);
+        let agent = *self.connections().get(connection)?;
+        address.is_none_or(|it| it == agent.address.ip()).then_some(connection)
     }
 
     /// Who is connected.
     #[must_use]
     pub fn agents(&self) -> Vec<ConnectedAgent> {
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let agents: Vec<Agent> = connections.values().flatten().copied().collect();
-        drop(connections);
+        let agents: Vec<Agent> = self.connections().all().copied().collect();
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         agents
             .into_iter()
@@ -398,8 +378,8 @@ impl KeyRouter {
     /// The same of one address, or of any.
     #[must_use]
     pub fn is_expected(&self, address: Option<IpAddr>) -> bool {
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        if address.map_or(!connections.is_empty(), |address| connections.contains_key(&address)) {
+        let connections = self.connections();
+        if address.map_or(!connections.is_empty(), |address| connections.are_at(address)) {
             return true;
         }
         drop(connections);
@@ -417,6 +397,11 @@ impl KeyRouter {
     #[must_use]
     pub fn take_log_error(&self) -> Option<io::Error> {
         self.log_error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        // Consistent between any two statements, so poison means nothing here.
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn count_lost(&self) {
@@ -596,12 +581,10 @@ impl LineSink for WorkerLines {
 
 impl KeySink for WorkerSink {
     fn opened(&mut self, peer: &Peer) {
-        let &Peer { connection, capabilities, authenticated, .. } = peer;
-        let since = SystemTime::now();
-        let agent = Agent { connection, capabilities, authenticated, address: peer.address, since };
-        let mut known = self.router.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let address = peer.address.ip();
-        known.entry(address).or_default().push(agent);
+        let agent = Agent::new(peer);
+        let (connection, address) = (agent.connection, agent.address.ip());
+        let mut known = self.router.connections();
+        known.add(agent);
         if agent.answers_first_requests() {
             self.router.answering.fetch_add(1, Ordering::Relaxed);
         }
@@ -658,18 +641,17 @@ impl KeySink for WorkerSink {
         let mut messages = self.router.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.remove(&peer.connection);
         drop(messages);
-        let mut known = self.router.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(connections) = known.get_mut(&peer.address.ip()) {
-            if let Some(at) = connections.iter().position(|it| it.connection == peer.connection)
-                && connections.swap_remove(at).answers_first_requests()
-            {
-                self.router.answering.fetch_sub(1, Ordering::Relaxed);
-            }
-            if connections.is_empty() {
-                known.remove(&peer.address.ip());
-                let mut lost = self.router.lost.lock().unwrap_or_else(PoisonError::into_inner);
-                lost.note(peer.address.ip(), Instant::now());
-            }
+        let mut known = self.router.connections();
+        let Some(agent) = known.remove(peer.connection) else {
+            return;
+        };
+        if agent.answers_first_requests() {
+            self.router.answering.fetch_sub(1, Ordering::Relaxed);
+        }
+        let address = agent.address.ip();
+        if !known.are_at(address) {
+            let mut lost = self.router.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.note(address, Instant::now());
         }
     }
 }

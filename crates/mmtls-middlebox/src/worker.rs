@@ -410,7 +410,8 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                     }
                 }
             }
-            self.act(now_ns);
+            // Each key may cause questions.
+            left = left.saturating_sub(self.act(now_ns));
             if end.is_some_and(|end| Instant::now() >= end) {
                 break;
             }
@@ -418,10 +419,10 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         KEYS_PER_TURN - left
     }
 
-    /// Acts on outputs that no frame caused.
-    fn act(&mut self, now_ns: u64) {
+    /// Acts on outputs that no frame caused. Returns how many endpoints were asked for keys.
+    fn act(&mut self, now_ns: u64) -> usize {
         let outbox = self.ports.outbox();
-        drain(now_ns, &mut self.engine, &mut self.held, &mut self.keys, outbox);
+        drain(now_ns, &mut self.engine, &mut self.held, &mut self.keys, outbox)
     }
 }
 
@@ -431,7 +432,8 @@ fn drain<H: Handler>(
     held: &mut HeldFrames,
     keys: &mut KeyInput,
     out: &mut impl Outbox,
-) {
+) -> usize {
+    let mut asked = 0;
     while let Some(output) = engine.poll_output() {
         match output {
             Output::Release(id) => {
@@ -472,11 +474,12 @@ fn drain<H: Handler>(
                     // What comes of it is taken up by the next turn of this loop.
                     let _ = engine.handle_keys(now_ns, found);
                 } else {
-                    keys.ask(wanted, now_ns);
+                    asked += keys.ask(wanted, now_ns);
                 }
             }
         }
     }
+    asked
 }
 
 fn port_id(port: Port) -> PortId {

@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn accepts_no_more_memory_for_a_connection_than_is_told() {
         assert!(size_of::<Flow<()>>() <= 464, "{}", size_of::<Flow<()>>());
-        assert!(size_of::<Tls<()>>() <= 856, "{}", size_of::<Tls<()>>());
-        assert!(size_of::<Resting<()>>() <= 232, "{}", size_of::<Resting<()>>());
+        assert!(size_of::<Tls<()>>() <= 864, "{}", size_of::<Tls<()>>());
+        assert!(size_of::<Resting<()>>() <= 240, "{}", size_of::<Resting<()>>());
     }
 }

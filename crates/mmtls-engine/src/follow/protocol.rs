@@ -250,7 +250,9 @@ impl Protocol {
             Version::Tls12(tls12) => {
                 tls12.add_keys(direction, epoch, source, opener, negotiation, reporter)
             }
-            Version::Tls13(tls13) => tls13.add_keys(direction, epoch, source, opener, ctx),
+            Version::Tls13(tls13) => {
+                tls13.add_keys(direction, epoch, source, opener, reporter, ctx)
+            }
         };
         ctx.counters.keys_accepted += u64::from(taken);
         if taken && matches!(epoch, KeyEpoch::Application(_)) {

@@ -31,6 +31,8 @@ pub(super) struct Reporter {
     /// The ClientHello has an encrypted one in it, or what looks like one: where the server takes that, its random is what
     /// the endpoints know the session by.
     pub(super) offers_ech: bool,
+    /// The connection of the key channel that keys in use came over last; 0 where it is not known.
+    pub(super) source: u64,
 }
 
 impl Reporter {
@@ -45,6 +47,7 @@ impl Reporter {
             handshake_ended: false,
             ended: false,
             offers_ech: false,
+            source: 0,
         }
     }
 
@@ -70,7 +73,8 @@ impl Reporter {
         self.disposition == Disposition::Follow && !self.ended
     }
 
-    /// Whether [`Self::behind_handshake`] makes the same one of what is known, pauses and [`Self::offers_ech`].
+    /// Whether [`Self::behind_handshake`] makes the same one of what is known, pauses, [`Self::offers_ech`] and
+    /// [`Self::source`].
     pub(super) fn may_rest(&self) -> bool {
         self.following()
             && !self.control.reset
@@ -380,6 +384,7 @@ impl Reporter {
             cipher_suite: self.info.cipher_suite,
             direction,
             epoch,
+            source: self.source,
             offers_ech: self.offers_ech,
             client_hello: ech_hello.cloned(),
         }));
@@ -397,6 +402,7 @@ impl Reporter {
             cipher_suite: None,
             direction: Direction::ClientToServer,
             epoch: KeyEpoch::EarlyData,
+            source: self.source,
             offers_ech: self.offers_ech,
             client_hello: ech_hello.cloned(),
         }));

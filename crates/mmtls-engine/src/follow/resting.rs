@@ -39,6 +39,7 @@ pub(crate) struct RestingSession {
     refusal: Option<Refusal>,
     client_shares: bool,
     offers_ech: bool,
+    source: u64,
     starttls: Option<Upgrade>,
     bypassed_by_operator: bool,
     client_hello: bool,
@@ -71,7 +72,7 @@ impl TlsSession {
         }
         let Protocol { reporter, negotiation, version, client_shares, refusal, .. } =
             &mut self.protocol;
-        let Reporter { info, control, skipped, offers_ech, .. } = reporter;
+        let Reporter { info, control, skipped, offers_ech, source, .. } = reporter;
         let protocol_version = info.version?;
         let [client, server] = match version {
             Version::Tls13(tls13) => tls13.take_epochs()?,
@@ -100,6 +101,7 @@ impl TlsSession {
             refusal: *refusal,
             client_shares: *client_shares,
             offers_ech: *offers_ech,
+            source: *source,
             starttls: info.starttls,
             bypassed_by_operator: info.bypassed_by_operator,
             client_hello: info.client_hello,
@@ -204,7 +206,7 @@ impl RestingSession {
         let negotiation = Negotiation::settled(self.client_random, self.server_random)
             .behind_tls12(self.encrypt_then_mac, self.in_full);
         let mut reporter = Reporter::behind_handshake(info);
-        reporter.offers_ech = self.offers_ech;
+        (reporter.offers_ech, reporter.source) = (self.offers_ech, self.source);
         let mut streams = self.positions.map(Stream::new);
         if let Some(pauses) = self.pauses {
             (reporter.control.paused, reporter.skipped) = (pauses.paused, pauses.skipped);

@@ -79,6 +79,11 @@ impl<T> Candidates<T> {
         self.items_mut()?.get_mut(at).map(|(_, item)| item)
     }
 
+    /// The connection that this one came over.
+    pub(crate) fn source(&self, at: usize) -> Option<u64> {
+        self.items().get(at).map(|(of, _)| of.connection)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.items().iter().map(|(_, item)| item)
     }

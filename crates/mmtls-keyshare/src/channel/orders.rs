@@ -18,8 +18,8 @@ use crate::sealed::Secret;
 /// Messages that may wait for the thread.
 const MAX_ORDERS: usize = 16 * 1024;
 
-/// An encoded message, and for whom.
-pub(super) type Order = (ConnectionId, Zeroizing<Vec<u8>>);
+/// An encoded message, of which others may have the same, and for whom.
+pub(super) type Order = (ConnectionId, Arc<Zeroizing<Vec<u8>>>);
 
 /// What waits, and where the endpoints are.
 pub(super) struct Orders {
@@ -121,7 +121,8 @@ mod tests {
         let flooded: Vec<Peer> = (1..=256).map(|number| peer(number, 2)).collect();
         let honest = peer(257, 3);
         flooded.iter().chain([&honest]).for_each(|peer| sink.opened(peer));
-        let to = |peer: &Peer| orders.push((peer.connection, Zeroizing::new(vec![0]))).is_ok();
+        let to =
+            |peer: &Peer| orders.push((peer.connection, Arc::new(Zeroizing::new(vec![0])))).is_ok();
         let taken = (0..2 * MAX_ORDERS).filter(|at| to(&flooded[at % 256])).count();
         assert_eq!(taken, MAX_ORDERS / 2);
         assert!((0..100).all(|_| to(&honest)));

@@ -249,14 +249,34 @@ impl ServerHandle {
     /// # Errors
     /// [`SendToError`].
     pub fn send_to(&self, to: ConnectionId, message: &Message) -> Result<(), SendToError> {
-        let bytes = match to.is_relayed() {
-            true => message::encode_relayed(to.low(), message),
-            false => message::encode(message),
-        };
-        let bytes = bytes.map_err(SendToError::Message)?;
-        self.shared.orders.push((to, bytes)).map_err(|_| SendToError::QueueFull)?;
-        self.shared.wake();
-        Ok(())
+        self.send_to_each(&[to], message)
+    }
+
+    /// The same for several endpoints. Each may have its own network: what is too much for one is queued for the others.
+    ///
+    /// # Errors
+    /// [`SendToError`], where it is not queued for all of them.
+    pub fn send_to_each(&self, to: &[ConnectionId], message: &Message) -> Result<(), SendToError> {
+        // Written once, for all who are connected here.
+        let mut direct = None;
+        let mut queued = 0;
+        for &to in to {
+            let bytes = match (&direct, to.is_relayed()) {
+                (_, true) => Arc::new(
+                    message::encode_relayed(to.low(), message).map_err(SendToError::Message)?,
+                ),
+                (Some(bytes), false) => Arc::clone(bytes),
+                (None, false) => {
+                    let bytes = Arc::new(message::encode(message).map_err(SendToError::Message)?);
+                    Arc::clone(direct.insert(bytes))
+                }
+            };
+            queued += usize::from(self.shared.orders.push((to, bytes)).is_ok());
+        }
+        if queued > 0 {
+            self.shared.wake();
+        }
+        if queued == to.len() { Ok(()) } else { Err(SendToError::QueueFull) }
     }
 
     /// Reads certificates, key and authorities again, for connections that begin from now on: those that are there

@@ -115,9 +115,8 @@ fn accepts_a_key_server_that_speaks_for_endpoints() {
     assert_eq!(server.counters().skipped, 1);
 
     // The answer to its message, and two that come later; one of them for an endpoint that is gone.
-    server.handle().send_to(third, &Message::LiveKeysRequest).unwrap();
     let gone = ConnectionId::from_number(second.number() + 40);
-    server.handle().send_to(gone, &Message::LiveKeysRequest).unwrap();
+    server.handle().send_to_each(&[third, gone], &Message::LiveKeysRequest).unwrap();
     until(|| server.counters().undelivered == 1 && said.lock().unwrap().len() == 3);
     let said = said.lock().unwrap();
     let of = |at: usize| match &said[at] {

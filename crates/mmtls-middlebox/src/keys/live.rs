@@ -37,8 +37,8 @@ impl KeyRouter {
         addresses: [IpAddr; 2],
         senders: &KeySenders,
     ) -> Vec<ConnectionId> {
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = addresses.iter().filter_map(|it| connections.get(it)).flatten();
+        let connections = self.connections();
+        let own = addresses.iter().flat_map(|address| connections.at(*address));
         let mut asked: Vec<_> = own.take(MAX_ASKED).map(|agent| agent.connection).collect();
         if asked.is_empty() {
             let others = trusted(&connections, senders);

@@ -2,9 +2,7 @@
 //!
 //! Refuses to ask many of them about one session, and to go through all of them for each question that is put again.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use mmtls_engine::tls::KeyEpoch;
@@ -12,49 +10,72 @@ use mmtls_engine::{KeySenders, KeysNeeded};
 use mmtls_keyshare::message::Greeting;
 use mmtls_keyshare::server::ConnectionId;
 
-use super::{Agent, KeyRouter};
+use super::KeyRouter;
+use super::connections::{Agent, Connections};
 
 /// Most connections that are asked for the keys of one session: any client can make the monitor
 /// ask, with one record.
 const MAX_ASKED: usize = 256;
 
-/// The same at the client's own address, for the first keys of each session: agents of a host's users.
+/// The same at the address of each of its ends, for the first keys of each session: agents of a host's users. And for later
+/// ones, beside whom its keys came from.
 const MAX_ASKED_FIRST: usize = 16;
 
 impl KeyRouter {
-    /// Who is asked for keys of a session between a client and a server at these addresses: the connections from those that
-    /// may share them; where there are none, some of those whose keys count for any session. Keys before any KeyUpdate come
+    /// Who is asked for keys of a session: whom its keys came from, and connections from the addresses that may share them;
+    /// where there are none, some of those whose keys count for any session. Keys before any KeyUpdate come
     /// unasked, but for those whose hello asks to be asked; elsewhere than at the session's ends and in trusted networks they
     /// need a certificate for that, since whoever knows a session's random can exempt it.
+    ///
+    /// Whoever shares keys can make each of them cause a question for the next ones. So these go to many only where nobody
+    /// is connected whom keys came from, and `may_ask_many` says so.
     #[must_use]
     pub fn connections_to_ask(
         &self,
-        [client, server]: [IpAddr; 2],
+        wanted: &KeysNeeded,
         senders: &KeySenders,
-        epoch: KeyEpoch,
-        offers_ech: bool,
+        may_ask_many: impl FnOnce() -> bool,
     ) -> Vec<ConnectionId> {
+        let &KeysNeeded { client, server, source, epoch, offers_ech, .. } = wanted;
+        let ends = || senders.ends(client.ip(), server.ip());
         let Some(needed) = needed_capability(epoch, offers_ech) else {
             return Vec::new();
         };
         if needed != 0 && self.answering.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = |agent: &&Agent| agent.offers(needed);
-        let own: Vec<_> =
-            senders.ends(client, server).filter_map(|it| connections.get(&it)).collect();
-        if !own.is_empty() {
-            let most = if is_first(epoch) { MAX_ASKED_FIRST } else { usize::MAX };
-            let of_each = own.into_iter().flat_map(|it| it.iter().filter(asked).take(most));
-            return of_each.map(|agent| agent.connection).collect();
+        let connections = self.connections();
+        let may_share = |agent: &&Agent| {
+            let address = agent.address.ip();
+            let for_others =
+                || may_be_asked_for_others(agent, is_in_network(senders, address), epoch);
+            ends().any(|end| end == address) || senders.trusts(address) && for_others()
+        };
+        let known = connections.get(ConnectionId::from_number(source));
+        let known = known.filter(|agent| agent.offers(needed)).filter(may_share);
+        let known = known.map(|agent| agent.connection);
+        let asked = |agent: &&Agent| agent.offers(needed) && known != Some(agent.connection);
+        let are_at_ends = ends().any(|end| connections.are_at(end));
+        let most = if is_first(epoch) {
+            // Any hello may look like one with an encrypted hello in it.
+            if are_at_ends || offers_ech { MAX_ASKED_FIRST } else { MAX_ASKED }
+        } else if known.is_some() || !may_ask_many() {
+            MAX_ASKED_FIRST
+        } else {
+            MAX_ASKED
+        };
+        let mut all: Vec<_> = known.into_iter().collect();
+        if are_at_ends {
+            let of_each =
+                ends().flat_map(|end| connections.at(end).iter().filter(asked).take(most));
+            all.extend(of_each.map(|agent| agent.connection));
+            return all;
         }
         let others = trusted(&connections, senders).filter(|(agent, in_network)| {
             asked(agent) && may_be_asked_for_others(agent, *in_network, epoch)
         });
-        // Any hello may look like one with an encrypted hello in it.
-        let most = if is_first(epoch) && offers_ech { MAX_ASKED_FIRST } else { MAX_ASKED };
-        others.take(most).map(|(agent, _)| agent.connection).collect()
+        all.extend(others.take(most).map(|(agent, _)| agent.connection));
+        all
     }
 
     /// Which questions one endpoint, which has just connected, can be asked, as [`Self::connections_to_ask`] says. The limits
@@ -67,11 +88,9 @@ impl KeyRouter {
         questions: &[&'a KeysNeeded],
         most: usize,
     ) -> Vec<&'a KeysNeeded> {
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_address = connections.get(&address).into_iter().flatten();
-        let Some(agent) = of_address.into_iter().find(|agent| agent.connection == connection)
-        else {
-            // It has gone since.
+        let connections = self.connections();
+        // If not, it has gone since.
+        let Some(agent) = connections.get(connection) else {
             return Vec::new();
         };
         let (is_trusted, in_network) = (senders.trusts(address), is_in_network(senders, address));
@@ -81,15 +100,9 @@ impl KeyRouter {
             let for_others = || is_trusted && may_be_asked_for_others(agent, in_network, epoch);
             needed_capability(epoch, wanted.offers_ech).is_some_and(|it| agent.offers(it))
                 && (ends().any(|end| end == address)
-                    || for_others() && !ends().any(|end| connections.contains_key(&end)))
+                    || for_others() && !ends().any(|end| connections.are_at(end)))
         };
         questions.iter().filter(is_asked).take(most).copied().collect()
-    }
-}
-
-impl Agent {
-    fn offers(&self, capability: u32) -> bool {
-        self.capabilities & capability == capability
     }
 }
 
@@ -120,12 +133,14 @@ fn is_in_network(senders: &KeySenders, address: IpAddr) -> bool {
 
 /// Connections whose keys count for any session, and whether that is because of their network.
 pub(super) fn trusted<'a>(
-    connections: &'a HashMap<IpAddr, Vec<Agent>>,
+    connections: &'a Connections,
     senders: &'a KeySenders,
 ) -> impl Iterator<Item = (&'a Agent, bool)> {
-    let of = connections.iter().filter(|(address, _)| senders.trusts(**address));
+    // By default nobody's: then nobody looks through all addresses, while packets wait.
+    let all = senders.has_trusted().then(|| connections.of_addresses());
+    let of = all.into_iter().flatten().filter(|(address, _)| senders.trusts(*address));
     of.flat_map(|(address, agents)| {
-        let in_network = is_in_network(senders, *address);
+        let in_network = is_in_network(senders, address);
         agents.iter().map(move |agent| (agent, in_network))
     })
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mmtls_keyshare::client::{Client, ClientConfig};
-use mmtls_keyshare::message::{KeyEntry, NullKeys};
+use mmtls_keyshare::message::{Greeting, KeyEntry, NullKeys};
 use mmtls_keyshare::server::{Identity, Server, ServerConfig};
 use mmtls_testkit::{Pki, require_program};
 
@@ -23,6 +23,44 @@ fn null(random: u8) -> Routed {
             direction: None,
         },
         passed: 0,
+    }
+}
+
+/// A question about a session between these ends.
+fn wanted(ends: [IpAddr; 2], epoch: KeyEpoch, source: u64, offers_ech: bool) -> KeysNeeded {
+    KeysNeeded {
+        client: SocketAddr::new(ends[0], 40_000),
+        server: SocketAddr::new(ends[1], 443),
+        client_random: [1; 32],
+        server_random: Some([9; 32]),
+        version: ProtocolVersion::TLS_1_3,
+        cipher_suite: Some(CipherSuite::TLS_AES_128_GCM_SHA256),
+        direction: Direction::ClientToServer,
+        epoch,
+        source,
+        offers_ech,
+        client_hello: None,
+    }
+}
+
+/// Who is asked where nobody is known who has keys of it.
+fn asked(
+    router: &KeyRouter,
+    ends: [IpAddr; 2],
+    senders: &KeySenders,
+    epoch: KeyEpoch,
+) -> Vec<ConnectionId> {
+    router.connections_to_ask(&wanted(ends, epoch, 0, false), senders, || true)
+}
+
+/// An endpoint with this connection.
+fn peer(address: IpAddr, number: u64) -> Peer {
+    Peer {
+        address: SocketAddr::new(address, 50_000),
+        connection: ConnectionId::from_number(number),
+        capabilities: 0,
+        authenticated: false,
+        is_key_server: false,
     }
 }
 
@@ -191,9 +229,7 @@ fn accepts_two_agents_of_one_address() {
     let known = |count| {
         let deadline = Instant::now() + Duration::from_secs(10);
         let later = KeyEpoch::Application(1);
-        while router.connections_to_ask([address.ip(); 2], &KeySenders::CLIENT, later, false).len()
-            != count
-        {
+        while asked(&router, [address.ip(); 2], &KeySenders::CLIENT, later).len() != count {
             assert!(Instant::now() < deadline, "not {count}");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -204,7 +240,7 @@ fn accepts_two_agents_of_one_address() {
     let ask = |client, any, epoch| {
         let senders = if any { KeySenders::ANY } else { KeySenders::CLIENT };
         let server = [192, 0, 2, 3].into();
-        router.connections_to_ask([client, server], &senders, epoch, false).len()
+        asked(&router, [client, server], &senders, epoch).len()
     };
     let later = KeyEpoch::Application(1);
     assert_eq!(ask(address.ip(), false, later), 2);
@@ -220,11 +256,11 @@ fn accepts_two_agents_of_one_address() {
     // The same of the server's address, and of a network, which needs no certificate.
     let of_servers = KeySenders { client: false, server: true, ..KeySenders::CLIENT };
     let ends = [elsewhere, address.ip()];
-    assert_eq!(router.connections_to_ask(ends, &of_servers, first_keys, false).len(), 1);
-    assert_eq!(router.connections_to_ask(ends, &KeySenders::CLIENT, first_keys, false).len(), 0);
+    assert_eq!(asked(&router, ends, &of_servers, first_keys).len(), 1);
+    assert_eq!(asked(&router, ends, &KeySenders::CLIENT, first_keys).len(), 0);
     let networks = vec![Network { address: [127, 0, 0, 0].into(), prefix_len: 8 }];
     let of_network = KeySenders { networks, ..KeySenders::CLIENT };
-    assert_eq!(router.connections_to_ask([elsewhere; 2], &of_network, first_keys, false).len(), 1);
+    assert_eq!(asked(&router, [elsewhere; 2], &of_network, first_keys).len(), 1);
     drop(second);
     known(1);
     assert_eq!(ask(address.ip(), true, first_keys), 0);
@@ -332,11 +368,9 @@ fn accepts_the_same_questions_for_an_endpoint_that_connects_later() {
         .flat_map(|address| [(0, false), (offers, false), (offers, true)].map(|it| (address, it)))
         .zip(1..)
         .map(|((address, (capabilities, authenticated)), number)| Peer {
-            address: SocketAddr::new(address, 50_000),
-            connection: ConnectionId::from_number(number),
             capabilities,
             authenticated,
-            is_key_server: false,
+            ..peer(address, number)
         })
         .collect();
     peers.iter().for_each(|peer| sink.opened(peer));
@@ -346,19 +380,8 @@ fn accepts_the_same_questions_for_an_endpoint_that_connects_later() {
             .into_iter()
             .flat_map(|ends| [(ends, false), (ends, true)])
         {
-            let wanted = KeysNeeded {
-                client: SocketAddr::new(ends[0], 40_000),
-                server: SocketAddr::new(ends[1], 443),
-                client_random: [1; 32],
-                server_random: Some([9; 32]),
-                version: ProtocolVersion::TLS_1_3,
-                cipher_suite: Some(CipherSuite::TLS_AES_128_GCM_SHA256),
-                direction: Direction::ClientToServer,
-                epoch,
-                offers_ech,
-                client_hello: None,
-            };
-            let before = router.connections_to_ask(ends, senders, epoch, offers_ech);
+            let wanted = wanted(ends, epoch, 0, offers_ech);
+            let before = router.connections_to_ask(&wanted, senders, || true);
             for Peer { connection, address, .. } in &peers {
                 let later =
                     router.questions_for(address.ip(), *connection, senders, &[&wanted], 1).len();
@@ -371,4 +394,53 @@ fn accepts_the_same_questions_for_an_endpoint_that_connects_later() {
     assert!(asked.iter().all(|count| *count > 50), "{asked:?}");
     peers.iter().for_each(|peer| sink.closed(peer));
     assert_eq!(router.answering.load(Ordering::Relaxed), 0);
+}
+
+/// Many programs of a host, each with its own connection: the one that knows the session is asked.
+#[test]
+fn accepts_whoever_shared_a_sessions_keys_and_refuses_to_ask_many_beside_it() {
+    let (mut sink, _receivers, router) = queues(Share::ALL).unwrap();
+    let [client, server, third] = [2, 3, 4].map(|it| IpAddr::from([10, 0, 0, it]));
+    (1..=300).for_each(|number| sink.opened(&peer(client, number)));
+    sink.opened(&peer(third, 301));
+    let later = KeyEpoch::Application(1);
+    let ask = |source, senders: &KeySenders, may_ask_many| {
+        let wanted = wanted([client, server], later, source, false);
+        router.connections_to_ask(&wanted, senders, || may_ask_many)
+    };
+    for source in [3, 290] {
+        let asked = ask(source, &KeySenders::CLIENT, true);
+        assert_eq!((asked[0].number(), asked.len()), (source, 17));
+        assert_eq!(asked.iter().filter(|it| it.number() == source).count(), 1);
+    }
+    // Its connection has ended, and it may have another one.
+    sink.closed(&peer(client, 290));
+    let count = |source, may_ask_many| ask(source, &KeySenders::CLIENT, may_ask_many).len();
+    assert_eq!([true, false].map(|many| count(290, many)), [256, 16]);
+    // Who is not trusted any more is not asked, whatever it has shared.
+    assert_eq!(count(301, true), 256);
+    let networks = vec![Network { address: third, prefix_len: 32 }];
+    let asked = ask(301, &KeySenders { networks, ..KeySenders::CLIENT }, true);
+    assert_eq!((asked[0].number(), asked.len()), (301, 17));
+}
+
+/// What any packet may cause must not take longer where more are connected.
+#[test]
+fn refuses_to_look_through_all_who_are_connected() {
+    let (mut sink, _receivers, router) = queues(Share::ALL).unwrap();
+    let address = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
+    (1..=60_000).for_each(|number| sink.opened(&peer(address(number), number.into())));
+    let elsewhere = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
+    let wanted = wanted(elsewhere, KeyEpoch::Application(0), 0, true);
+    let begun = Instant::now();
+    for number in 1..=5000 {
+        let asked = router.connections_to_ask(&wanted, &KeySenders::CLIENT, || true);
+        assert!(asked.is_empty());
+        assert!(router.connections_at(elsewhere, &KeySenders::CLIENT).is_empty());
+        let connection = ConnectionId::from_number(number);
+        assert_eq!(router.connection(number, None), Some(connection));
+        assert_eq!(router.connection(number, Some(elsewhere[0])), None);
+        assert_eq!(router.connection(number + 60_000, None), None);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }

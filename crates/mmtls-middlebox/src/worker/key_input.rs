@@ -42,7 +42,10 @@ const LOOKED_AT_PER_DELIVERY: usize = 16;
 /// Most connections of a network to which questions are put again within [`ASKED_NS`]: by default it may have no more at once.
 const MAX_CONNECTED: u32 = 1024;
 
-/// Networks that are remembered for that.
+/// Questions to many connections that a network's sessions may cause within [`ASKED_NS`]: any packet of them may be one.
+const MAX_ASKED_OF_MANY: u32 = 64;
+
+/// Networks that are remembered for these.
 const MAX_NETWORKS: usize = 65_536;
 
 /// The key channel as the worker sees it.
@@ -60,7 +63,10 @@ pub struct KeyInput {
     /// Packets of key servers, where there may be some.
     pub sealed: Option<SealedInput>,
     asked: Asked,
-    connected: Connected,
+    /// Connections that have begun.
+    connected: Lately,
+    /// Questions to many.
+    asked_of_many: Lately,
 }
 
 impl KeyInput {
@@ -75,7 +81,8 @@ impl KeyInput {
             log: None,
             sealed: None,
             asked: Asked::default(),
-            connected: Connected::default(),
+            connected: Lately::default(),
+            asked_of_many: Lately::default(),
         }
     }
 
@@ -93,13 +100,17 @@ impl KeyInput {
         log.want(wanted.client_random, wanted.client_hello.as_ref(), of_log)
     }
 
-    /// Asks the endpoints that may have keys which the engine wants.
-    pub(super) fn ask(&mut self, wanted: KeysNeeded, now_ns: u64) {
+    /// Asks the endpoints that may have keys which the engine wants. Returns how many.
+    pub(super) fn ask(&mut self, wanted: KeysNeeded, now_ns: u64) -> usize {
         let Some(server) = &self.server else {
-            return;
+            return 0;
         };
-        put(server, self.endpoints_of(&wanted), &wanted);
+        let may_ask_many =
+            || self.asked_of_many.has_one_more(wanted.client.ip(), now_ns, MAX_ASKED_OF_MANY);
+        let endpoints = self.router.connections_to_ask(&wanted, &self.senders, may_ask_many);
+        put(server, &endpoints, &wanted);
         self.asked.note(wanted, now_ns);
+        endpoints.len()
     }
 
     /// An endpoint has connected: what it could not be asked before. Returns as how many deliveries that counts.
@@ -112,7 +123,7 @@ impl KeyInput {
         let Some(server) = &self.server else {
             return 0;
         };
-        if !self.connected.may_be_asked(address, now_ns) {
+        if !self.connected.has_one_more(address, now_ns, MAX_CONNECTED) {
             return 0;
         }
         let identity = self.senders.identity(Some(address));
@@ -135,11 +146,11 @@ impl KeyInput {
             match room.checked_sub(hello_bytes(wanted)) {
                 Some(left) => {
                     room = left;
-                    put(server, [connection], wanted);
+                    put(server, &[connection], wanted);
                 }
                 None => {
                     let without = KeysNeeded { client_hello: None, ..wanted.clone() };
-                    put(server, [connection], &without);
+                    put(server, &[connection], &without);
                 }
             }
         }
@@ -156,11 +167,6 @@ impl KeyInput {
             let ask = || server.send_to(connection, &Message::LiveKeysRequest).is_ok();
             self.router.ask_for_live_keys(connection, ask);
         }
-    }
-
-    fn endpoints_of(&self, wanted: &KeysNeeded) -> Vec<ConnectionId> {
-        let ends = [wanted.client.ip(), wanted.server.ip()];
-        self.router.connections_to_ask(ends, &self.senders, wanted.epoch, wanted.offers_ech)
     }
 
     /// Tells an endpoint that its keys are not taken, and why: it cannot know otherwise. Without a sender the
@@ -184,13 +190,12 @@ impl KeyInput {
 }
 
 /// Puts a question. Who does not know the session says so, which is ignored.
-fn put(server: &ServerHandle, to: impl IntoIterator<Item = ConnectionId>, wanted: &KeysNeeded) {
-    let Some(message) = keys::request(wanted) else {
-        return;
-    };
-    for connection in to {
-        // A full queue means that the endpoint is slow.
-        let _ = server.send_to(connection, &message);
+fn put(server: &ServerHandle, to: &[ConnectionId], wanted: &KeysNeeded) {
+    if !to.is_empty()
+        && let Some(message) = keys::request(wanted)
+    {
+        // A full queue means that endpoints are slow.
+        let _ = server.send_to_each(to, &message);
     }
 }
 
@@ -224,16 +229,16 @@ impl Asked {
     }
 }
 
-/// How many connections of each network have begun lately.
+/// How much of something each network has had lately.
 #[derive(Default)]
-struct Connected {
+struct Lately {
     since_ns: u64,
     of_networks: HashMap<IpAddr, u32>,
 }
 
-impl Connected {
-    /// Whether questions are put to one more, from this address.
-    fn may_be_asked(&mut self, address: IpAddr, now_ns: u64) -> bool {
+impl Lately {
+    /// Whether the network of this address may have one more, of at most so many.
+    fn has_one_more(&mut self, address: IpAddr, now_ns: u64, most: u32) -> bool {
         let is_over = now_ns.saturating_sub(self.since_ns) >= ASKED_NS;
         if is_over || self.of_networks.len() >= MAX_NETWORKS {
             self.of_networks.clear();
@@ -241,125 +246,9 @@ impl Connected {
         }
         let count = self.of_networks.entry(network(address)).or_default();
         *count = count.saturating_add(1);
-        *count <= MAX_CONNECTED
+        *count <= most
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use mmtls_engine::session::{Handler, Record, Session};
-    use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, ProtocolVersion};
-    use mmtls_engine::{Config, Engine, Policy, Share};
-    use mmtls_keyshare::server::{Identity, KeySink, Peer, Server, ServerConfig};
-    use mmtls_testkit::{Pki, require_program};
-
-    use super::super::{Settings, Worker};
-    use super::*;
-
-    struct Blind;
-
-    impl Handler for Blind {
-        type State = ();
-
-        fn new_record(&mut self, _: &mut Session<'_>, (): &mut (), _: &mut Record<'_>) {}
-    }
-
-    fn wanted(number: usize) -> KeysNeeded {
-        KeysNeeded {
-            client: "10.0.0.2:40000".parse().unwrap(),
-            server: "10.0.0.3:443".parse().unwrap(),
-            client_random: [number as u8; 32],
-            server_random: Some([9; 32]),
-            version: ProtocolVersion(0x0304),
-            cipher_suite: Some(CipherSuite(0x1301)),
-            direction: Direction::ClientToServer,
-            epoch: KeyEpoch::Application(1),
-            offers_ech: false,
-            client_hello: None,
-        }
-    }
-
-    /// A client with many sessions, whose agent connects again and again.
-    #[test]
-    fn refuses_to_spend_a_turn_on_endpoints_that_connect() {
-        if !require_program("openssl") {
-            return;
-        }
-        let pki = Pki::shared().unwrap();
-        let (mut sink, mut receivers, router) = keys::queues(Share::ALL).unwrap();
-        let identity = Identity {
-            certificate_file: pki.middlebox.certificate.clone(),
-            key_file: pki.middlebox.key.clone(),
-        };
-        let config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), identity);
-        let server = Server::start(config, sink.clone()).unwrap();
-        let mut input = KeyInput::new(receivers.pop().unwrap(), router);
-        input.server = Some(server.handle());
-        let engine = Engine::new(Config::new(Policy::Reset), Blind);
-        let (ports, _network) = mmtls_packet_io::memory::pair(16, 16).unwrap();
-        let settings = Settings { batch: 16, moderation: Duration::ZERO, passive: false };
-        let mut worker = Worker::new(ports, engine, input, settings);
-        let now_ns = worker.now_ns();
-        for number in 0..1000 {
-            worker.keys.ask(wanted(number), now_ns);
-        }
-        let mut connect = |number| {
-            sink.opened(&Peer {
-                address: "10.0.0.2:50000".parse().unwrap(),
-                connection: ConnectionId::from_number(number),
-                capabilities: 0,
-                authenticated: false,
-                is_key_server: false,
-            });
-        };
-        (0..100).for_each(&mut connect);
-        let mut turns = 0;
-        while worker.take_keys(now_ns) > 0 {
-            turns += 1;
-        }
-        assert!((20..=100).contains(&turns), "{turns} turns");
-        // Whoever goes on is not asked any more.
-        (100..100 + u64::from(MAX_CONNECTED)).for_each(connect);
-        while worker.take_keys(now_ns) > 0 {}
-        let mut ask = |last| {
-            let address = IpAddr::from([10, 0, 0, last]);
-            worker.keys.ask_again(address, ConnectionId::from_number(9), now_ns)
-        };
-        assert_eq!(ask(2), 0);
-        assert!(ask(4) > 0);
-    }
-
-    #[test]
-    fn accepts_endpoints_that_connect_again_now_and_then() {
-        let mut connected = Connected::default();
-        let [one, other] = [2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
-        let begun = 5 * ASKED_NS;
-        let admitted = (0..MAX_CONNECTED + 9).filter(|_| connected.may_be_asked(one, begun));
-        assert_eq!(admitted.count(), MAX_CONNECTED as usize);
-        assert!(connected.may_be_asked(other, begun));
-        assert!(!connected.may_be_asked(one, begun + ASKED_NS - 1));
-        assert!(connected.may_be_asked(one, begun + ASKED_NS));
-    }
-
-    #[test]
-    fn accepts_the_latest_questions_first_and_forgets_the_oldest() {
-        let mut asked = Asked::default();
-        let last = MAX_ASKED + 9;
-        for number in 0..=last {
-            asked.note(wanted(number), number as u64);
-        }
-        assert_eq!(asked.recent(last as u64).next(), Some(&wanted(last)));
-        assert_eq!(asked.recent(last as u64).count(), MAX_ASKED);
-        assert_eq!(asked.recent(ASKED_NS + last as u64 - 2).count(), 2);
-        assert_eq!(asked.recent(2 * ASKED_NS).count(), 0);
-        let most = KeysNeeded::MAX_CLIENT_HELLO_BYTES;
-        for number in 0..=last {
-            let client_hello = Some(vec![0; most].into());
-            asked.note(KeysNeeded { client_hello, ..wanted(number) }, 0);
-        }
-        assert_eq!(asked.questions.len(), MAX_HELLO_BYTES / most);
-        assert_eq!(asked.hello_bytes, MAX_HELLO_BYTES / most * most);
-    }
-}
+mod tests;

@@ -177,13 +177,16 @@ impl Tls13 {
         epoch: KeyEpoch,
         source: KeySource,
         opener: Box<dyn OpenRecord>,
+        reporter: &mut Reporter,
         ctx: &mut Context<'_>,
     ) -> bool {
         let side = &mut self.sides[direction.index()];
         match epoch {
             KeyEpoch::EarlyData => self.early.add_keys(direction, source, opener),
             KeyEpoch::Handshake => side.add_handshake_keys(source, opener),
-            KeyEpoch::Application(number) => side.add_application_keys(number, source, opener, ctx),
+            KeyEpoch::Application(number) => {
+                side.add_application_keys(number, source, opener, reporter, ctx)
+            }
         }
     }
 
@@ -340,7 +343,7 @@ impl Tls13 {
         ctx: &mut Context<'_>,
     ) -> bool {
         let side = &mut self.sides[record.direction.index()];
-        let Some(outcome) = side.try_switch(record, from, ctx) else {
+        let Some(outcome) = side.try_switch(record, from, reporter, ctx) else {
             return false;
         };
         if record.direction == Direction::ClientToServer {

@@ -130,6 +130,7 @@ impl Side {
         number: u32,
         source: KeySource,
         opener: Box<dyn OpenRecord>,
+        reporter: &mut Reporter,
         ctx: &mut Context<'_>,
     ) -> bool {
         match &mut self.read {
@@ -144,6 +145,7 @@ impl Side {
             }
             Read::Application(epoch) if number == epoch.number() && !epoch.has_keys() => {
                 epoch.set_keys(opener);
+                reporter.source = source.connection;
                 true
             }
             Read::Application(epoch) if number == epoch.number() => {
@@ -166,6 +168,7 @@ impl Side {
         &mut self,
         record: RawRecord<'_>,
         from: usize,
+        reporter: &mut Reporter,
         ctx: &mut Context<'_>,
     ) -> Option<Result<Opened, OpenError>> {
         let Read::Searching(Search { candidates, records, .. }) = &mut self.read else {
@@ -178,6 +181,7 @@ impl Side {
                 ctx.counters.trials_failed += 1;
                 continue;
             }
+            reporter.source = candidates.source(at).unwrap_or_default();
             let epoch = Epoch::first(candidates.take(at), *records);
             for (source, other) in core::mem::take(candidates).into_items() {
                 if !epoch.is_under(&*other) {
@@ -281,6 +285,7 @@ impl Side {
         // One key is of one epoch alone.
         let is_of_both = self.ahead.has_of_another(epoch);
         let mut keys = self.ahead.take(next);
+        reporter.source = keys.source(0).unwrap_or(reporter.source);
         *epoch = epoch.followed_by(keys.take(0));
         for (source, other) in keys.into_items() {
             if !epoch.is_under(&*other) {
