@@ -113,7 +113,7 @@ impl Programs {
             };
             let flow = flow.filter(|_| is_own);
             if let Message::NullKeys(NullKeys { direction: None, .. }) = message {
-                // Nothing but the connection tells whose they are.
+                // Only the connection is looked at.
                 let told = flow.into_iter().flat_map(|flow| ech.refuse(flow, now));
                 others.extend(told.map(|it| (client_random, it)));
                 continue;

@@ -4,7 +4,7 @@
 //! Reads no faster than its lines are taken: the rest stays in the file. Refuses lines that are
 //! longer than any that is kept, and to be silent about a file that cannot be read.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -35,11 +35,12 @@ pub trait LineSink: Send + 'static {
     /// Whether more lines are taken now; where not, the follower asks again soon.
     fn has_room(&self) -> bool;
 
-    /// Looks at a file before anything of it is read: what its name led to before may be another one.
+    /// Looks at a file before it is opened, and once more before anything of it is read: what its name led to may be another one
+    /// by then.
     ///
     /// # Errors
     /// Why it is not read, as if it could not be opened.
-    fn opened(&mut self, _file: &File) -> io::Result<()> {
+    fn admit(&mut self, _file: &Metadata) -> io::Result<()> {
         Ok(())
     }
 
@@ -212,8 +213,10 @@ fn keep(kept: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 fn open_for(path: &Path, sink: &mut dyn LineSink) -> io::Result<File> {
+    // A writer of a FIFO goes on as soon as that is opened.
+    sink.admit(&path.metadata()?)?;
     let file = open(path)?;
-    sink.opened(&file)?;
+    sink.admit(&file.metadata()?)?;
     Ok(file)
 }
 
