@@ -85,13 +85,13 @@ struct Message {
 /// The compression of one direction.
 ///
 /// Messages may refer to what came before them also where they were to be compressed each by itself: Chromium
-/// goes on there as everywhere, and who begins anew fails. They may not end within a block, which only whoever goes on
-/// reads to its end.
+/// goes on there as everywhere, and who begins anew fails. They may not end within a block then, which only whoever goes on
+/// reads to its end; nor behind a last block, where some begin anew whatever was negotiated.
 struct Inflate {
     state: Box<Decompress>,
-    /// Begins anew with each message, to find where those end.
+    /// Begins anew with each message, to find where those end: where each is compressed by itself, or once there was a last block.
     alone: Option<Box<Decompress>>,
-    _charge: Charge,
+    charge: Charge,
     /// Bytes of the message that went in, and that came out.
     taken: u64,
     produced: u64,
@@ -194,7 +194,7 @@ impl Reader {
         let inflate = has_memory.then(|| Inflate {
             state: new(),
             alone: no_takeover.then(new),
-            _charge: charge,
+            charge,
             taken: 0,
             produced: 0,
             ends: 0,
@@ -365,9 +365,20 @@ impl Inflate {
             }
             Ok(())
         };
-        blocks(&mut self.state, bytes, &mut ends, &mut out)?;
-        if let Some(alone) = &mut self.alone {
-            blocks(alone, bytes, &mut { self.ends }, &mut |_| Ok(()))?;
+        let behind_last = blocks(&mut self.state, bytes, &mut ends, &mut out)?;
+        match (&mut self.alone, behind_last) {
+            (Some(alone), _) => {
+                blocks(alone, bytes, &mut { self.ends }, &mut |_| Ok(()))?;
+            }
+            (None, Some(behind)) => {
+                if !self.charge.set(2 * INFLATE_MEMORY) {
+                    return Err(Fault::OverCap);
+                }
+                let mut alone = Box::new(Decompress::new(false));
+                blocks(&mut alone, behind, &mut { self.ends }, &mut |_| Ok(()))?;
+                self.alone = Some(alone);
+            }
+            (None, None) => {}
         }
         self.ends = ends;
         Ok(())
@@ -391,13 +402,14 @@ impl Inflate {
     }
 }
 
-/// Decompresses, also behind last blocks, which are counted.
-fn blocks(
+/// Decompresses, also behind last blocks, which are counted. What is behind the latest one, where there is one.
+fn blocks<'b>(
     state: &mut Decompress,
-    mut bytes: &[u8],
+    mut bytes: &'b [u8],
     ends: &mut u32,
     out: decode::Out<'_>,
-) -> Result<(), Fault> {
+) -> Result<Option<&'b [u8]>, Fault> {
+    let mut behind_last = None;
     loop {
         let (used, has_ended) =
             decode::inflate(state, bytes, out).map_err(|fault| match fault {
@@ -406,8 +418,9 @@ fn blocks(
             })?;
         bytes = bytes.get(used..).unwrap_or_default();
         if !has_ended {
-            return Ok(());
+            return Ok(behind_last);
         }
+        behind_last = Some(bytes);
         // A last block may be followed by another one (RFC 7692, section 7.2.3.5), which nobody does
         // often: to begin anew costs more than a block.
         *ends += 1;
@@ -416,7 +429,7 @@ fn blocks(
         }
         state.reset(false);
         if bytes.is_empty() {
-            return Ok(());
+            return Ok(behind_last);
         }
     }
 }

@@ -145,7 +145,27 @@ fn refuses_messages_that_end_within_a_block_where_each_is_compressed_alone() {
     state.compress_vec(b"hello", &mut last, FlushCompress::Finish).unwrap();
     last.push(0);
     let bytes = [frame(side, 0xc1, &last), frame(side, 0xc1, &last)].concat();
-    assert_eq!(all(side, alone, &bytes), (b"hellohello".to_vec(), None));
+    for extensions in [alone, "permessage-deflate"] {
+        assert_eq!(all(side, extensions, &bytes), (b"hellohello".to_vec(), None));
+    }
+}
+
+/// Who begins anew behind a last block is in another place than who goes on, if nothing follows it.
+#[test]
+fn refuses_messages_that_end_with_a_last_block() {
+    let side = Side::Server;
+    let evil = deflate(&mut Compress::new(Compression::default(), false), b"EVIL");
+    let hidden = frame(side, 0xc1, &[&b"\0\0\0\xff\xff"[..], &evil].concat());
+    let last = b"\x01\0\0\xff\xff";
+    for extensions in ["permessage-deflate", "permessage-deflate; server_no_context_takeover"] {
+        let bytes = [frame(side, 0xc1, last), hidden.clone()].concat();
+        assert_eq!(all(side, extensions, &bytes).1, Some(Fault::Malformed));
+        let bytes = [frame(side, 0xc1, &[&last[..], b"\0"].concat()), hidden.clone()].concat();
+        assert_eq!(all(side, extensions, &bytes), (b"EVIL".to_vec(), None));
+        // From then on each message is looked at.
+        let bytes = [&bytes, &frame(side, 0xc1, b"\0\x01")[..]].concat();
+        assert_eq!(all(side, extensions, &bytes).1, Some(Fault::Malformed));
+    }
 }
 
 #[test]

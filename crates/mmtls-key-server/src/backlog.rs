@@ -1,7 +1,7 @@
 //! Whose messages wait for the middlebox.
 //!
-//! Refuses to let those of one network take the place of the others': each may have as much as is left for all others, as in
-//! the queues of a middlebox.
+//! Refuses to let those of one network take the place of the others': nothing more is read from one that has half of what is left
+//! of three quarters of the queue. (That endpoints come and go is told in any case, two messages each time.)
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

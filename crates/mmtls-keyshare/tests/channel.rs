@@ -526,6 +526,7 @@ fn refuses_one_address_the_places_of_others() {
     // Both families; an address may have 8 of these.
     let mut both = ServerConfig::new("[::]:0".parse().unwrap(), pki.identity("server"));
     both.max_connections = 16;
+    both.handshake_timeout = Duration::from_secs(600);
     let server = Server::start(both, inbox.clone()).unwrap();
     let port = server.local_addr().port();
     let greedy: Vec<_> =
@@ -548,6 +549,7 @@ fn accepts_endpoints_whose_network_has_only_begun_connections() {
     let mut tight = ServerConfig::new(loopback(), pki.identity("server"));
     // An address may have 8 of these.
     tight.max_connections = 16;
+    tight.handshake_timeout = Duration::from_secs(600);
     let server = Server::start(tight, inbox.clone()).unwrap();
     let _silent = [0; 8].map(|_| std::net::TcpStream::connect(server.local_addr()).unwrap());
     wait_for(&server, |c| c.open == 8);

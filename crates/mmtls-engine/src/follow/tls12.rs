@@ -222,7 +222,9 @@ impl Tls12 {
                 true
             }
             Shown::Opened(opened) => {
-                *source = None;
+                if let Some(source) = source.take() {
+                    reporter.source = source.connection;
+                }
                 let cap = ctx.config.limits.max_handshake_bytes;
                 let content = &ctx.plaintext[..opened.len];
                 opened.content_type == ContentType::HANDSHAKE

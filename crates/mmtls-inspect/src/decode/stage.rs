@@ -509,7 +509,7 @@ impl Zstd {
         for &byte in input {
             let ZstdJunk::Magic(count) = junk else { break };
             let is_next = match count {
-                0 => matches!(byte, 0x1e | 0x22..=0x27),
+                0 => matches!(byte, 0x22..=0x27),
                 1 => byte == 0xb5,
                 2 => byte == 0x2f,
                 _ => byte == 0xfd,

@@ -265,7 +265,7 @@ fn refuses_frames_of_older_formats_of_zstd() {
     let behind = |first: u8, frames: &[u8]| decode("zstd", &body(first, frames));
     let shown = vec![b"hello ".to_vec()];
     let skipped = [&hello[..], b"\x50\x2a\x4d\x18\x02\0\0\0xx"].concat();
-    for first in [0x1e, 0x22, 0x25, 0x27] {
+    for first in [0x22, 0x25, 0x27] {
         assert_eq!(behind(first, hello), (shown.clone(), vec![Fault::Malformed]), "{first:x}");
         for most in [1, usize::MAX] {
             let (_, faults) = decode_in("zstd", &body(first, &skipped), most);
@@ -275,7 +275,9 @@ fn refuses_frames_of_older_formats_of_zstd() {
     }
     // Other junk is as it was, however much it looks like that.
     let junk = vec![Fault::TrailingBytes];
-    assert_eq!(behind(0x21, hello), (shown.clone(), junk.clone()));
+    for first in [0x1e, 0x21] {
+        assert_eq!(behind(first, hello), (shown.clone(), junk.clone()));
+    }
     for text in [&b"\x27\xb5\x2f\xfc"[..], b"\x27EVIL", b"x\x27\xb5\x2f\xfd"] {
         let body = [&hello[..], text].concat();
         assert_eq!(decode("zstd", &body), (shown.clone(), junk.clone()), "{text:x?}");

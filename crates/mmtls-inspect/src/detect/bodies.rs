@@ -45,7 +45,7 @@ impl Bodies<'_, '_> {
             // Each form is taken apart: servers know a coding or not, or read it in one of several ways.
             let parts = message.boundary.as_deref().map(|it| Box::new(Multipart::new(it)));
             let is_file = parts.is_none() || message.is_coded && body.form == Form::AsSent;
-            self.begin(message, BodyStream { is_file, parts, ..self.stream(body.form) })
+            self.begin(message, BodyStream { is_file, ..self.stream(body.form, parts) })
         });
         self.bytes(message, place, body.bytes);
         // They come back below: rules that files meet need the message.
@@ -66,7 +66,7 @@ impl Bodies<'_, '_> {
         let file = message.bodies.iter().position(|it| !it.is_message && it.form == form);
         match (part, file) {
             (Part::Begin { may_be_file: true, .. }, None) => {
-                let file = BodyStream { is_message: false, ..self.stream(form) };
+                let file = BodyStream { is_message: false, ..self.stream(form, None) };
                 self.begin(message, file);
             }
             (Part::Data(bytes), Some(file)) => self.bytes(message, file, bytes),
@@ -83,8 +83,8 @@ impl Bodies<'_, '_> {
         }
     }
 
-    fn stream(&self, form: Form) -> BodyStream {
-        BodyStream::new(form, self.cx.matcher.slots.len(), self.cx.budget)
+    fn stream(&self, form: Form, parts: Option<Box<Multipart>>) -> BodyStream {
+        BodyStream::new(form, self.cx.matcher.slots.len(), parts, self.cx.budget)
     }
 
     fn begin(&mut self, message: &mut Message, body: BodyStream) -> usize {

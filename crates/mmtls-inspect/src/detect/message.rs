@@ -8,7 +8,7 @@ use super::frames::Met;
 use super::http_head::Head;
 use super::matcher::{Compiled, Group, Place, Slot};
 use super::memory::Memory;
-use super::multipart::Multipart;
+use super::multipart::{MAX_PART_HEAD, Multipart};
 use super::prefilter::{Hits, Position};
 use super::transform;
 use super::view::View;
@@ -55,10 +55,16 @@ pub(super) struct BodyStream {
 }
 
 impl BodyStream {
-    pub(super) fn new(form: Form, slots: usize, budget: &MemoryBudget) -> Self {
+    pub(super) fn new(
+        form: Form,
+        slots: usize,
+        parts: Option<Box<Multipart>>,
+        budget: &MemoryBudget,
+    ) -> Self {
         let positions = vec![Position::default(); slots];
-        let window = Window::new(budget, size_of_val(&*positions));
-        Self { form, is_message: true, is_file: true, parts: None, window, positions }
+        let of_parts = if parts.is_some() { MAX_PART_HEAD } else { 0 };
+        let window = Window::new(budget, size_of_val(&*positions) + of_parts);
+        Self { form, is_message: true, is_file: true, parts, window, positions }
     }
 
     /// Whether rules look into it by the name of a buffer.

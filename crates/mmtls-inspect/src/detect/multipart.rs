@@ -9,7 +9,7 @@
 use super::part_head::PartHead;
 
 /// Longest head of a part, in bytes.
-const MAX_PART_HEAD: usize = 8 << 10;
+pub(crate) const MAX_PART_HEAD: usize = 8 << 10;
 /// Most blanks behind a delimiter.
 const MAX_PADDING: usize = 128;
 

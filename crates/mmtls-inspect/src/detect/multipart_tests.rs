@@ -268,6 +268,7 @@ fn accepts_boundaries() {
         ("multipart/form-data; boundary*0=b; boundary=a", None),
         ("multipart/form-data; xBoundary=b; boundary=a", None),
         ("multipart/form-data; x=\"boundary=b\"; boundary=a", None),
+        ("multipart/form-data; x=\"a\" boundary=b; boundary=a", None),
         ("multipart/form-data; Boundary=xboundary=b", None),
         ("multipart/form-data; boundary=\"a\\/b\"", None),
         ("multipart/form-data; boundary=\"a\\\"b\"", None),

@@ -26,7 +26,7 @@ pub(crate) fn boundary_of(content_type: &[u8]) -> Option<Vec<u8>> {
                 return None;
             }
             boundary = Some(parameter.value);
-        } else if mentions(parameter.name) || mentions(&parameter.value) {
+        } else if parameter.is_faulty || mentions(parameter.name) || mentions(&parameter.value) {
             return None;
         }
     }

@@ -367,7 +367,11 @@ fn refuses_responses_ahead_of_requests_whose_answer_has_no_content() {
     // An idle connection is closed.
     let timeout =
         "HTTP/1.1 408 Request Timeout\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno";
-    assert!(!observe(&[first, answer, (Side::Server, timeout)]).contains(&fault));
+    let closed = [first, answer, (Side::Server, timeout)];
+    assert!(!observe(&closed).contains(&fault));
+    // A request that crosses with that finds a connection that ends.
+    let crossing = (Side::Client, "HEAD / HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert!(observe(&[&closed[..], &[crossing]].concat()).contains(&fault));
 }
 
 #[test]

@@ -56,19 +56,25 @@ impl KeyRouter {
         let known = known.map(|agent| agent.connection);
         let asked = |agent: &&Agent| agent.offers(needed) && known != Some(agent.connection);
         let are_at_ends = ends().any(|end| connections.are_at(end));
+        let are_many = ends().any(|end| connections.at(end).len() > MAX_ASKED_FIRST);
         let most = if is_first(epoch) {
             // Any hello may look like one with an encrypted hello in it.
             if are_at_ends || offers_ech { MAX_ASKED_FIRST } else { MAX_ASKED }
-        } else if known.is_some() || !may_ask_many() {
+        } else if known.is_some() || are_at_ends && !are_many || !may_ask_many() {
             MAX_ASKED_FIRST
         } else {
             MAX_ASKED
         };
         let mut all: Vec<_> = known.into_iter().collect();
         if are_at_ends {
-            let of_each =
-                ends().flat_map(|end| connections.at(end).iter().filter(asked).take(most));
-            all.extend(of_each.map(|agent| agent.connection));
+            for end in ends() {
+                let agents = connections.at(end);
+                // Of those whom a session's keys came from the latest may have come back just now.
+                let latest = if is_first(epoch) { 0 } else { agents.len().min(most / 2) };
+                let (earlier, latest) = agents.split_at(agents.len() - latest);
+                let chosen = latest.iter().rev().chain(earlier).filter(asked).take(most);
+                all.extend(chosen.map(|agent| agent.connection));
+            }
             return all;
         }
         let others = trusted(&connections, senders).filter(|(agent, in_network)| {

@@ -413,8 +413,14 @@ fn accepts_whoever_shared_a_sessions_keys_and_refuses_to_ask_many_beside_it() {
         assert_eq!((asked[0].number(), asked.len()), (source, 17));
         assert_eq!(asked.iter().filter(|it| it.number() == source).count(), 1);
     }
-    // Its connection has ended, and it may have another one.
+    // Its connection has ended, and it may have another one, the latest.
     sink.closed(&peer(client, 290));
+    sink.opened(&peer(client, 299_999));
+    for may_ask_many in [true, false] {
+        let asked = ask(290, &KeySenders::CLIENT, may_ask_many);
+        let numbers: std::collections::HashSet<_> = asked.iter().map(|it| it.number()).collect();
+        assert!(numbers.len() == asked.len() && numbers.is_superset(&[1, 299_999].into()));
+    }
     let count = |source, may_ask_many| ask(source, &KeySenders::CLIENT, may_ask_many).len();
     assert_eq!([true, false].map(|many| count(290, many)), [256, 16]);
     // Who is not trusted any more is not asked, whatever it has shared.
