@@ -110,6 +110,10 @@ impl MessageDecrypter for Decrypter {
         seq: u64,
     ) -> Result<InboundPlainMessage<'a>, Error> {
         let opener = self.opener.as_ref().ok_or(Error::DecryptError)?;
+        // The tag covers the header, of which rustls takes others, too. All have this one (RFC 8446, section 5.2).
+        if (msg.typ, msg.version) != (ContentType::ApplicationData, ProtocolVersion::TLSv1_2) {
+            return Err(Error::DecryptError);
+        }
         let fragment = &mut msg.payload;
         self.record.clear();
         self.record.extend_from_slice(&make_tls13_aad(fragment.len()));

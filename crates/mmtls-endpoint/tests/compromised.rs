@@ -162,3 +162,46 @@ fn accepts_every_attempt_when_there_is_none() {
         }
     }
 }
+
+/// Sends one record, upwards or downwards, with another byte in its header; what arrives, and how that ends.
+fn with_header(ends: &Ends, upward: bool, at: usize, value: u8) -> (Vec<u8>, Option<Error>) {
+    let mut pair = Pair::connected(&ends.client, &ends.server);
+    if upward {
+        pair.client.writer().write_all(ORDER).unwrap();
+    } else {
+        pair.server.writer().write_all(ORDER).unwrap();
+    }
+    let mut is_changed = false;
+    let wire = &mut |from_client, mut bytes: Vec<u8>| {
+        if from_client == upward && !std::mem::replace(&mut is_changed, true) {
+            assert_ne!(std::mem::replace(&mut bytes[at], value), value);
+        }
+        bytes
+    };
+    let error = pair.exchange_over(wire).err();
+    assert!(is_changed);
+    (if upward { read(&mut pair.server) } else { read(&mut pair.client) }, error)
+}
+
+/// It changes nothing that is read, but a monitor must not leave its mark either.
+#[test]
+fn refuses_other_headers_and_accepts_them_without_a_private_tag() {
+    let Some(pki) = pki() else {
+        return;
+    };
+    let tls13 = plain().cipher_suites.into_iter().filter(|suite| suite.tls13().is_some());
+    for suite in PRIVATE_TAG_SUITES.into_iter().chain(tls13) {
+        let ends = Ends::new(&pki, suite);
+        // Content types, and versions.
+        for (at, value) in [(0, 21), (0, 22), (0, 24), (2, 1), (2, 4)] {
+            for upward in [true, false] {
+                let outcome = with_header(&ends, upward, at, value);
+                let expected = match has_private_tag(suite) {
+                    true => (Vec::new(), Some(Error::DecryptError)),
+                    false => (ORDER.to_vec(), None),
+                };
+                assert!(outcome == expected, "{suite:?} {at} {value}: {outcome:?}");
+            }
+        }
+    }
+}
