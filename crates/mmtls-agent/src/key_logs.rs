@@ -333,13 +333,13 @@ impl LineSink for Sink {
     }
 
     fn admit(&mut self, file: &Metadata) -> io::Result<()> {
-        let worry = worry(geteuid(), file)?;
+        let warning = warning(geteuid(), file)?;
         // A file that is replaced by its like is no news.
-        if self.said != worry {
-            if let Some(worry) = &worry {
-                (self.say)(&format!("{}: {worry}", self.path.display()));
+        if self.said != warning {
+            if let Some(warning) = &warning {
+                (self.say)(&format!("{}: {warning}", self.path.display()));
             }
-            self.said = worry;
+            self.said = warning;
         }
         Ok(())
     }
@@ -370,7 +370,7 @@ impl LineSink for Sink {
 
 /// What there is to be said of a key log's owner and mode. Root does not read what is another user's: its secrets are that user's to
 /// see, and its lines that user's to write.
-fn worry(reader: Uid, metadata: &Metadata) -> io::Result<Option<String>> {
+fn warning(reader: Uid, metadata: &Metadata) -> io::Result<Option<String>> {
     let owner = metadata.uid();
     let is_others = owner != reader.as_raw() && owner != Uid::ROOT.as_raw();
     let text = || format!("it belongs to another user ({owner})");
@@ -680,7 +680,7 @@ mod tests {
         set_mode(&path, 0o600);
         drop(start().unwrap());
         assert!(SAID.lock().unwrap().is_empty());
-        let is_others = |reader| worry(reader, &path.metadata().unwrap());
+        let is_others = |reader| warning(reader, &path.metadata().unwrap());
         let expected = format!("it belongs to another user ({})", own.as_raw());
         // Root can make others read its own, and nobody else can give away what is theirs.
         assert_eq!(is_others(other).unwrap(), (!own.is_root()).then(|| expected.clone()));

@@ -96,24 +96,16 @@ pub(crate) fn in_callback() -> bool {
 
 /// Runs a callback: `current` is what the functions that it calls work on.
 pub(crate) fn during<'e, 's, 'r>(current: &mut Current<'e, 's, 'r>, callback: impl FnOnce()) {
-    struct End;
-    impl Drop for End {
-        fn drop(&mut self) {
-            CURRENT.set(None);
-            IN_CALLBACK.set(false);
-        }
-    }
-    let _end = End;
     CURRENT.set(Some(NonNull::from(current).cast()));
-    IN_CALLBACK.set(true);
-    callback();
+    during_none(callback);
 }
 
-/// Runs a callback that is about no session.
+/// Runs a callback, of no session where none is current.
 pub(crate) fn during_none(callback: impl FnOnce()) {
     struct End;
     impl Drop for End {
         fn drop(&mut self) {
+            CURRENT.set(None);
             IN_CALLBACK.set(false);
         }
     }

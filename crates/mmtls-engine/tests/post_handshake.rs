@@ -49,41 +49,19 @@ fn a_ticket_may_begin_in_a_record_that_a_pause_skips() {
     }
 }
 
-/// Keys of which there are copies elsewhere.
-struct Counted {
-    keys: NullKeys,
-    _copies: Arc<()>,
-}
-
-impl OpenRecord for Counted {
-    fn open(
-        &self,
-        sequence: u64,
-        header: [u8; RECORD_HEADER_LEN],
-        fragment: &[u8],
-        plaintext: &mut [u8],
-    ) -> Result<Opened, OpenError> {
-        self.keys.open(sequence, header, fragment, plaintext)
-    }
-
-    fn fingerprint(&self) -> [u8; 32] {
-        self.keys.fingerprint()
-    }
-}
-
 /// Both ends share them: no connection pays for that with memory until its next record.
 #[test]
 fn keys_that_are_in_use_already_are_not_kept() {
     let mut t = T::new();
     let client = Some(t.ep.client.ip());
     let [at, server] = established(&mut t);
-    let copies = Arc::new(());
+    let rests = Arc::default();
     let share = |t: &mut T, epoch: u32| {
         let keys = keys(C, KeyEpoch::Application(epoch));
         t.source += 1;
-        let counted = Counted { keys, _copies: copies.clone() };
-        let _ = t.keys_with(C, epoch, Box::new(counted), RANDOM, client);
-        Arc::strong_count(&copies) - 1
+        let watched = Watched { keys, rests: Arc::clone(&rests) };
+        let _ = t.keys_with(C, epoch, Box::new(watched), RANDOM, client);
+        Arc::strong_count(&rests) - 1
     };
     assert_eq!(share(&mut t, 0), 0);
     // Of the next epoch, the first are used.

@@ -1,8 +1,8 @@
 //! Connections that have been silent for half a minute: they give memory back, and go on as if nothing had been.
 
-use std::cell::Cell;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::harness::attack::*;
 use crate::harness::{RANDOM, SUITE, keys};
@@ -10,40 +10,17 @@ use mmtls_engine::session::{KeyStatus, SessionInfo};
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::{Endpoints, flag};
-use mmtls_testkit::synthesis::{NullKeys, Script, Seal, plain};
+use mmtls_testkit::synthesis::{Script, Seal, plain};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 thread_local! {
     /// How often keys of this thread's test were told to rest.
-    static RESTS: Rc<Cell<u32>> = Rc::default();
+    static RESTS: Arc<AtomicU32> = Arc::default();
 }
 
 fn rests() -> u32 {
-    RESTS.with(|it| it.get())
-}
-
-/// Keys that count how often they rest.
-struct Counting(NullKeys);
-
-impl OpenRecord for Counting {
-    fn open(
-        &self,
-        sequence: u64,
-        header: [u8; RECORD_HEADER_LEN],
-        fragment: &[u8],
-        plaintext: &mut [u8],
-    ) -> Result<Opened, OpenError> {
-        self.0.open(sequence, header, fragment, plaintext)
-    }
-
-    fn fingerprint(&self) -> [u8; 32] {
-        self.0.fingerprint()
-    }
-
-    fn rest(&mut self) {
-        RESTS.with(|it| it.set(it.get() + 1));
-    }
+    RESTS.with(|it| it.load(Ordering::Relaxed))
 }
 
 /// A session in which both sides have said something, all of it acknowledged.
@@ -63,8 +40,9 @@ fn established_with(
     t.open();
     let at = t.play(script);
     for d in [C, S] {
-        let counting = Box::new(Counting(keys(d, KeyEpoch::Application(0))));
-        t.keys_with(d, 0, counting, RANDOM, Some(sender(&t.ep).ip())).unwrap();
+        let keys = keys(d, KeyEpoch::Application(0));
+        let watched = Box::new(Watched { keys, rests: RESTS.with(Arc::clone) });
+        t.keys_with(d, 0, watched, RANDOM, Some(sender(&t.ep).ip())).unwrap();
     }
     t.send(C, at[0] as i64, at[1], flag::ACK, &[]);
     t.send(S, at[1] as i64, at[0], flag::ACK, &[]);

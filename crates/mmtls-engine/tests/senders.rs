@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 
 use crate::harness::attack::*;
-use crate::harness::{Event, RANDOM, keys};
+use crate::harness::{Event, RANDOM, SUITE, keys};
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
-use mmtls_testkit::synthesis::{NullKeys, Seal, plain, server_hello, side};
+use mmtls_testkit::synthesis::{
+    NullKeys, NullKeys12, ScriptBuilder, Seal, plain, server_hello, side,
+};
 
 const STRANGER: [u8; 4] = [10, 0, 0, 66];
 
@@ -247,4 +249,28 @@ fn asks_for_later_keys_with_the_connection_that_those_in_use_came_over() {
     let expected = [(1, 7), (2, 8), (4, 9)];
     let expected = expected.map(|(epoch, source)| (KeyEpoch::Application(epoch), source));
     assert_eq!(asked.collect::<Vec<_>>(), expected);
+}
+
+/// In TLS 1.2 those of the next handshake are later ones.
+#[test]
+fn asks_for_keys_of_another_handshake_with_the_connection_that_those_in_use_came_over() {
+    let keys = |direction, epoch| NullKeys12(keys(direction, epoch).0);
+    let mut builder = ScriptBuilder::tls12(RANDOM, SUITE, keys);
+    builder.record(C, ContentType::APPLICATION_DATA, &[7; 500], 0);
+    builder.renegotiate([8; 32], SUITE);
+    let mut t = T::with(Config { supports: |_, _| true, ..T::config() });
+    t.engine.handler_mut().any_hellos = true;
+    t.open();
+    t.source = 7;
+    let client = Some(t.ep.client.ip());
+    for direction in [C, S] {
+        let opener = Box::new(keys(direction, KeyEpoch::Application(0)));
+        t.keys_with(direction, 0, opener, RANDOM, client).unwrap();
+    }
+    t.play(&builder.build());
+    let asked = t.out.iter().filter_map(|it| match it {
+        Output::KeysNeeded(wanted) => Some((wanted.client_random, wanted.source)),
+        _ => None,
+    });
+    assert_eq!(asked.collect::<Vec<_>>(), [([8; 32], 7); 2]);
 }

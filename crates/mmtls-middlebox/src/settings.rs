@@ -381,3 +381,20 @@ pub(crate) fn key_log_error(path: &Path) -> impl FnOnce(std::io::Error) -> Error
 fn missing(option: &str, key: &str) -> Error {
     Error::Usage(format!("{option} is needed, or {key} in the configuration file"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_the_configuration_refuses() {
+        let mut config = Configuration::default();
+        let has_told = |config: &Configuration| match Settings::read(config) {
+            Ok(_) => false,
+            Err(mistakes) => mistakes.iter().any(|it| it.to_string().contains("limits.max_flows")),
+        };
+        assert!(!has_told(&config));
+        config.limits.max_flows = 0;
+        assert!(has_told(&config));
+    }
+}

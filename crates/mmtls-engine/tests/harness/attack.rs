@@ -1,5 +1,6 @@
 //! An attacker's view of the engine: frames of its choice, one connection, and what came of it.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use mmtls_engine::tls::*;
@@ -182,4 +183,31 @@ pub fn established(t: &mut T) -> [u64; 2] {
     let at = t.play(&simple());
     assert_eq!(t.judged(), 2);
     at
+}
+
+/// Keys of which is known how many there are, and how often they were told to rest.
+#[derive(Clone)]
+pub struct Watched {
+    pub keys: NullKeys,
+    pub rests: Arc<AtomicU32>,
+}
+
+impl OpenRecord for Watched {
+    fn open(
+        &self,
+        sequence: u64,
+        header: [u8; RECORD_HEADER_LEN],
+        fragment: &[u8],
+        plaintext: &mut [u8],
+    ) -> Result<Opened, OpenError> {
+        self.keys.open(sequence, header, fragment, plaintext)
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        self.keys.fingerprint()
+    }
+
+    fn rest(&mut self) {
+        self.rests.fetch_add(1, Ordering::Relaxed);
+    }
 }

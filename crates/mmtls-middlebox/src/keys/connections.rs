@@ -1,6 +1,7 @@
 //! Which endpoints are connected, by their addresses and by their connections' numbers.
 //!
-//! Refuses to go through all of them for one, while packets wait.
+//! Refuses to go through all of them for one, while packets wait; only where some may share for any session are those looked for
+//! among all.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -56,11 +56,11 @@ impl KeyRouter {
         let known = known.map(|agent| agent.connection);
         let asked = |agent: &&Agent| agent.offers(needed) && known != Some(agent.connection);
         let are_at_ends = ends().any(|end| connections.are_at(end));
-        let are_many = ends().any(|end| connections.at(end).len() > MAX_ASKED_FIRST);
+        let are_many = || ends().any(|end| connections.at(end).len() > MAX_ASKED_FIRST);
         let most = if is_first(epoch) {
             // Any hello may look like one with an encrypted hello in it.
             if are_at_ends || offers_ech { MAX_ASKED_FIRST } else { MAX_ASKED }
-        } else if known.is_some() || are_at_ends && !are_many || !may_ask_many() {
+        } else if known.is_some() || are_at_ends && !are_many() || !may_ask_many() {
             MAX_ASKED_FIRST
         } else {
             MAX_ASKED
