@@ -12,7 +12,7 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use mmtls_engine::session::Handler;
@@ -24,6 +24,7 @@ use mmtls_testkit::synthesis::side;
 
 use super::callgrind::counted;
 use super::synthetic::{self, Connection, Keys, Sent};
+use super::taps;
 
 /// Plaintext of a full record.
 pub(super) const RECORD_CONTENT: usize = 16384;
@@ -183,6 +184,35 @@ impl Download {
         Ok(elapsed)
     }
 
+    /// Plays it once; of each frame that completes records, having come behind others of the first of them, the nanoseconds on the clock
+    /// until the engine has released it. All records have so many bytes of content.
+    pub(super) fn last_frames(&self, content: usize) -> Result<Vec<u64>, String> {
+        let mut engine = self.engine(OpenAll::default())?;
+        let (record, mut sent, mut taken) = (content + RECORD_OVERHEAD, 0, Vec::new());
+        for (way, place) in &self.frames {
+            let (bytes, memory) = self.bytes(place);
+            let start = Instant::now();
+            play(&mut engine, *way, bytes, memory)?;
+            let elapsed = start.elapsed();
+            if *way == Direction::ServerToClient {
+                let payload = taps::tcp(bytes).ok_or("a frame is not TCP's")?.payload().len();
+                let (before, behind) = (sent / record, (sent + payload) / record);
+                if behind > before && sent % record > 0 {
+                    taken.push(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
+                }
+                sent += payload;
+            }
+        }
+        Ok(taken)
+    }
+
+    fn bytes<'a>(&'a self, place: &'a Place) -> (&'a [u8], Option<&'a Arc<[u8]>>) {
+        match place {
+            Place::Ring(place) => (self.ring.get(place.clone()).unwrap_or_default(), None),
+            Place::Own(memory) => (&**memory, Some(memory)),
+        }
+    }
+
     /// Plays it once; the time it took, and how many records were opened and passed over.
     pub(super) fn play<A: Application>(
         &self,
@@ -193,10 +223,7 @@ impl Download {
         let opened = engine.handler().opened();
         let start = clock();
         for (way, place) in &self.frames {
-            let (bytes, memory) = match place {
-                Place::Ring(place) => (self.ring.get(place.clone()).unwrap_or_default(), None),
-                Place::Own(memory) => (&**memory, Some(memory)),
-            };
+            let (bytes, memory) = self.bytes(place);
             play(&mut engine, *way, bytes, memory)?;
         }
         let elapsed = clock().saturating_sub(start);

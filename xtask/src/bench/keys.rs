@@ -232,7 +232,8 @@ impl KeyResults {
         stall.kind = Kind::Distribution;
         for way in Way::BOTH {
             for (run, it) in (1..).zip(self.stalls.iter().filter(|it| it.way == way)) {
-                stall.add_events(way.name(), format!("{run}"), &it.waited_us);
+                let waited = it.waited_us.iter().map(|&us| us as f64);
+                stall.add_events(way.name(), format!("{run}"), waited);
             }
         }
         let mut latency = Figure::new(

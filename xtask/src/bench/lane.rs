@@ -105,6 +105,8 @@ pub struct Load {
     pub steering: bool,
     /// Everything runs where the scheduler puts it.
     pub floating: bool,
+    /// Offloads of all data ports are off, so that a frame is what a wire would carry.
+    pub single_frames: bool,
     pub tls: Tls,
     /// What is between middle and server, besides a pair of veth.
     pub line: Option<LineOptions>,
@@ -146,7 +148,7 @@ impl Lane {
         let options = Options {
             middle,
             rps: load.steering,
-            gso: load.line.is_none_or(|line| !line.single_frames),
+            gso: !load.single_frames,
             line: load.line.is_some(),
             ..Options::default()
         };

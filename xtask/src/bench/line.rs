@@ -37,8 +37,6 @@ pub struct LineOptions {
     pub round_trip: Duration,
     /// Of a thousand frames from the server.
     pub lost_per_mille: usize,
-    /// Offloads of all data ports are off, so that a frame is what a wire would carry.
-    pub single_frames: bool,
 }
 
 /// What a line carried.

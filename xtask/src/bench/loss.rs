@@ -47,8 +47,8 @@ pub struct LossResults {
 pub fn measure(repetitions: u32, load: Load) -> Result<LossResults, String> {
     let mut results = LossResults { all: Vec::new(), contenders: Vec::new(), note: String::new() };
     for lost_per_mille in LOST {
-        let line = LineOptions { lost_per_mille, single_frames: true, ..LineOptions::default() };
-        let load = Load { connections: CONNECTIONS, line: Some(line), ..load };
+        let line = LineOptions { lost_per_mille, ..LineOptions::default() };
+        let load = Load { connections: CONNECTIONS, line: Some(line), single_frames: true, ..load };
         let monitor = MmtlsOptions::new(crate::binaries()?);
         let middles = vec![
             (BRIDGE_NAME, Middlebox::Bridge),

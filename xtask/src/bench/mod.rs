@@ -19,6 +19,7 @@
 //! * `p`, [`growth`]: new sessions beside open ones.
 //! * `q`, [`reading`]: a capture file.
 //! * `r`, [`floating`]: the downloads of `b` where nobody has a processor.
+//! * `s`, [`holds`]: how long a frame is in the middle.
 //!
 //! Refuses to report a run in which a request failed or a session was not decrypted.
 
@@ -32,6 +33,7 @@ mod floating;
 mod forwarder;
 mod growth;
 mod h2load;
+mod holds;
 mod idle;
 mod inspection;
 pub mod instructions;
@@ -61,6 +63,7 @@ mod setup;
 mod sites;
 mod synthetic;
 mod tag;
+mod taps;
 mod variants;
 mod workers;
 
@@ -86,7 +89,7 @@ pub struct BenchArgs {
     /// the private tag end to end (e), engines on two threads (f), rules in memory (g), rules live (h), keys on their
     /// way (i), open sessions (j), proxy against end to end with a profile (k), 1,000 sites (l), page loads (m), several
     /// workers and lost frames (n), response times (o), new sessions beside open ones (p), reading a capture file (q),
-    /// downloads where nobody has a processor (r).
+    /// downloads where nobody has a processor (r), frames in the middle (s).
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<char>,
     /// See in minutes that everything works: few and short repetitions, which are no results.
@@ -252,6 +255,7 @@ fn extent(args: &BenchArgs) -> Result<Extent, String> {
             seconds,
             steering: !args.no_steering,
             floating: args.floating,
+            single_frames: false,
             tls: lane::Tls::Gcm,
             line: None,
         },
@@ -354,7 +358,7 @@ mod tests {
 
     #[test]
     fn accepts_parts_and_figures() {
-        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijklmnopqr");
+        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijklmnopqrs");
         assert_eq!(letters(&['j'], &["20", "10"]).unwrap(), "bghjr");
         assert_eq!(letters(&[], &["M2"]).unwrap(), "f");
     }
@@ -377,6 +381,7 @@ mod tests {
                 seconds: 2.0,
                 steering: true,
                 floating: true,
+                single_frames: false,
                 tls: lane::Tls::Gcm,
                 line: None,
             },

@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use super::{
-    callgrind, endtoend, floating, growth, idle, inspection, keys, lane, live, loss, opening,
+    callgrind, endtoend, floating, growth, holds, idle, inspection, keys, lane, live, loss, opening,
 };
 use super::{pages, profile, reading, response, rules, scaling, sessions, sites, tag, workers};
 use crate::results::{Contender, Figure};
@@ -63,7 +63,7 @@ pub struct Measured {
     pub details: serde_json::Value,
 }
 
-pub const PARTS: [Part; 18] = [
+pub const PARTS: [Part; 19] = [
     Part {
         letter: 'a',
         what: "the engine in memory",
@@ -208,6 +208,14 @@ pub const PARTS: [Part; 18] = [
         seconds: 128.0,
         measure: floating,
     },
+    Part {
+        letter: 's',
+        what: "how long a frame is in the middle",
+        figures: &["M8"],
+        programs: &["nginx", "ab", "openssl", "tcpdump"],
+        seconds: 90.0,
+        measure: holds,
+    },
 ];
 
 fn measured(
@@ -260,6 +268,15 @@ fn floating(extent: &Extent) -> Result<Outcome, String> {
     }
     let rounds = if extent.quick { extent.repetitions } else { extent.repetitions.max(8) };
     let results = floating::measure(rounds, extent.load)?;
+    results.print();
+    measured(results.figures(), results.contenders.clone(), &results)
+}
+
+fn holds(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx", "ab", "tcpdump"]) {
+        return Ok(skipped);
+    }
+    let results = holds::measure(extent.rounds(), extent.load)?;
     results.print();
     measured(results.figures(), results.contenders.clone(), &results)
 }

@@ -1,5 +1,5 @@
-//! What README.md (a table) and bench/figures.md (a sentence for each figure) take from a file of results: a section of each,
-//! between two comments, of which the first one names the file.
+//! What README.md (a table) and bench/figures.md (a sentence for each figure) take from files of results: a section of each,
+//! between two comments, of which the first one names the files. Of a figure that several have, that of the last one counts.
 //!
 //! Refuses files that nobody measured, and those that the repository does not have.
 
@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::catalogue::{Cell, Table, Texts};
-use super::{page, show};
+use super::page::{self, Shown};
+use super::show;
 use crate::results::{Figure, Results};
 
 /// A section that is written here.
@@ -15,8 +16,11 @@ struct Section {
     document: &'static str,
     /// What the comments call it.
     name: &'static str,
-    make: fn(&str, &Results, &Texts) -> Result<String, String>,
+    make: fn(&[Named], &Texts) -> Result<String, String>,
 }
+
+/// A file of results and its path in the repository.
+type Named = (String, Results);
 
 const SECTIONS: [Section; 2] = [
     Section { document: "README.md", name: "performance", make: table },
@@ -27,19 +31,21 @@ const SECTIONS: [Section; 2] = [
 const NO_FILE: &str = "no file yet";
 
 /// Writes both sections; `root` is that of the repository.
-pub fn write(root: &Path, file: &Path, texts: &Texts) -> Result<(), String> {
-    if file.components().count() != 3 || !file.starts_with("bench/results") {
-        return Err(format!("{}: documents name files of bench/results only", file.display()));
+pub fn write(root: &Path, files: &[PathBuf], texts: &Texts) -> Result<(), String> {
+    for file in files {
+        if file.components().count() != 3 || !file.starts_with("bench/results") {
+            return Err(format!("{}: documents name files of bench/results only", file.display()));
+        }
     }
-    let results = Results::read(&root.join(file))?;
-    let file = file.display().to_string();
+    let named = files.iter().map(|file| file.display().to_string());
+    let files = read_all(named, &|file| Results::read(&root.join(file)))?;
     // All or none.
     let mut written = Vec::new();
     for section in &SECTIONS {
         let path = root.join(section.document);
         let text = read(&path)?;
         let (before, _, _, behind) = section.parts(&text)?;
-        written.push((path, format!("{before}{}{behind}", section.text(&file, &results, texts)?)));
+        written.push((path, format!("{before}{}{behind}", section.text(&files, texts)?)));
     }
     for (path, text) in written {
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -64,6 +70,14 @@ pub fn check(root: &Path) -> Vec<String> {
     SECTIONS.iter().filter_map(|section| check(section).err()).collect()
 }
 
+/// Files by their names, in the order in which they count.
+fn read_all(
+    names: impl Iterator<Item = String>,
+    read: &dyn Fn(&PathBuf) -> Result<Results, String>,
+) -> Result<Vec<Named>, String> {
+    names.map(|name| read(&PathBuf::from(&name)).map(|results| (name, results))).collect()
+}
+
 fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
@@ -78,23 +92,25 @@ impl Section {
     }
 
     /// The section, comments included.
-    fn text(&self, file: &str, results: &Results, texts: &Texts) -> Result<String, String> {
-        if let Some(why) = results.unfit() {
-            return Err(format!("{file}: {} takes no numbers of it: {why}", self.document));
+    fn text(&self, files: &[Named], texts: &Texts) -> Result<String, String> {
+        for (file, results) in files {
+            if let Some(why) = results.unfit() {
+                return Err(format!("{file}: {} takes no numbers of it: {why}", self.document));
+            }
         }
-        let made = (self.make)(file, results, texts)?;
-        Ok(format!("{}{file} -->\n{made}{}", self.begin(), self.end()))
+        let made = (self.make)(files, texts)?;
+        Ok(format!("{}{} -->\n{made}{}", self.begin(), names(files, " "), self.end()))
     }
 
-    /// What stands before the section, the file that it names, the section, and what stands behind.
+    /// What stands before the section, the files that it names, the section, and what stands behind.
     fn parts<'a>(&self, text: &'a str) -> Result<(&'a str, &'a str, &'a str, &'a str), String> {
         let (begin, end) = (self.begin(), self.end());
         let missing = || format!("{}: no {begin:?} with {end:?} behind it", self.document);
         let start = text.find(&begin).ok_or_else(missing)?;
         let end = start + text[start..].find(&end).ok_or_else(missing)? + end.len();
         let named = &text[start + begin.len()..end];
-        let (file, _) = named.split_once(" -->").ok_or_else(missing)?;
-        Ok((&text[..start], file, &text[start..end], &text[end..]))
+        let (files, _) = named.split_once(" -->").ok_or_else(missing)?;
+        Ok((&text[..start], files, &text[start..end], &text[end..]))
     }
 
     fn check(
@@ -103,15 +119,15 @@ impl Section {
         texts: &Texts,
         read: &dyn Fn(&PathBuf) -> Result<Results, String>,
     ) -> Result<(), String> {
-        let (_, file, is, _) = self.parts(text)?;
-        if file == NO_FILE {
+        let (_, files, is, _) = self.parts(text)?;
+        if files == NO_FILE {
             return Ok(());
         }
-        let results = read(&PathBuf::from(file))?;
-        match self.text(file, &results, texts)? == is {
+        let named = read_all(files.split(' ').map(str::to_owned), read)?;
+        match self.text(&named, texts)? == is {
             true => Ok(()),
             false => Err(format!(
-                "{}: the section {:?} is not that of {file}; write it with `cargo xtask report --documents {file}`",
+                "{}: the section {:?} is not that of {files}; write it with `cargo xtask report --documents {files}`",
                 self.document, self.name
             )),
         }
@@ -119,20 +135,26 @@ impl Section {
 }
 
 /// Of README.md.
-fn table(file: &str, results: &Results, texts: &Texts) -> Result<String, String> {
-    let figures: Vec<&Figure> = results.figures.iter().collect();
-    let mut text = rows(&texts.catalogue.readme, file, &figures, texts)?;
+fn table(files: &[Named], texts: &Texts) -> Result<String, String> {
+    let shown = page::chosen(files);
+    let figures: Vec<&Figure> = shown.iter().map(|it| it.figure).collect();
+    let mut text = rows(&texts.catalogue.readme, files, &figures, texts)?;
     let infinite =
         if text.contains('∞') { format!(" {}.", show::INFINITE) } else { String::new() };
     text += &format!(
-        "\nMedians, with the range of repetitions: [`{file}`]({file}), {}.{infinite}\n",
-        of(results)
+        "\nMedians, with the range of repetitions: {}.{infinite}\n",
+        sources(files, &shown, "")
     );
     Ok(text)
 }
 
 /// A table of either document.
-fn rows(table: &Table, file: &str, figures: &[&Figure], texts: &Texts) -> Result<String, String> {
+fn rows(
+    table: &Table,
+    files: &[Named],
+    figures: &[&Figure],
+    texts: &Texts,
+) -> Result<String, String> {
     let rule = "---|".repeat(table.columns.len() + 1);
     let mut text = format!("| | {} |\n|{rule}\n", table.columns.join(" | "));
     for row in &table.rows {
@@ -143,7 +165,8 @@ fn rows(table: &Table, file: &str, figures: &[&Figure], texts: &Texts) -> Result
                 Cell::Value(value) => {
                     let computed = texts.compute(figures, &row.number, value);
                     let computed = computed.ok_or_else(|| {
-                        format!("{file}: no figure {} for {:?}", row.number, row.what)
+                        let files = names(files, ", ");
+                        format!("{files}: no figure {} for {:?}", row.number, row.what)
                     })?;
                     computed.show()
                 }
@@ -155,10 +178,10 @@ fn rows(table: &Table, file: &str, figures: &[&Figure], texts: &Texts) -> Result
 }
 
 /// Of bench/figures.md: a sentence for each figure, and what the parts of the monitor cost.
-fn sentences(file: &str, results: &Results, texts: &Texts) -> Result<String, String> {
-    let figures: Vec<&Figure> = results.figures.iter().collect();
-    let link = file.strip_prefix("bench/").unwrap_or(file);
-    let mut text = format!("[`{file}`]({link}), {}.\n\n", of(results));
+fn sentences(files: &[Named], texts: &Texts) -> Result<String, String> {
+    let shown = page::chosen(files);
+    let figures: Vec<&Figure> = shown.iter().map(|it| it.figure).collect();
+    let mut text = format!("{}.\n\n", sources(files, &shown, "bench/"));
     for (number, entry) in page::numbers(&figures, texts) {
         text += &format!("## {}\n\n", page::heading(&number, entry));
         let Some(entry) = entry else { continue };
@@ -171,10 +194,10 @@ fn sentences(file: &str, results: &Results, texts: &Texts) -> Result<String, Str
         }
     }
     let cost = &texts.catalogue.cost;
-    let lanes = rows(&cost.table, file, &figures, texts)?;
+    let lanes = rows(&cost.table, files, &figures, texts)?;
     let rest = texts.sentence(&figures, &cost.entry).0;
     text += &format!("## {}\n\n{lanes}\n{rest}\n\n", cost.entry.title);
-    for missing in &results.missing {
+    for missing in files.iter().flat_map(|(_, results)| &results.missing) {
         let (what, why) = page::lacking(missing);
         // What a program said besides is in the file.
         let why = why.lines().next().unwrap_or_default();
@@ -183,12 +206,24 @@ fn sentences(file: &str, results: &Results, texts: &Texts) -> Result<String, Str
     Ok(text.trim_end().to_owned() + "\n")
 }
 
-fn of(results: &Results) -> String {
-    let machine = &results.machine;
-    format!(
-        "commit {}, {}, {} cores, {}",
-        results.commit, machine.cpu, machine.cores, machine.kernel
-    )
+fn names(files: &[Named], between: &str) -> String {
+    files.iter().map(|(file, _)| file.as_str()).collect::<Vec<_>>().join(between)
+}
+
+/// Where figures are of: the first file with what was measured and where, and each other one with the figures that it gives, too.
+fn sources(files: &[Named], shown: &[Shown<'_>], root: &str) -> String {
+    let source = |(number, (file, results)): (usize, &Named)| {
+        let mut its: Vec<&str> =
+            shown.iter().filter(|it| it.file == file).map(|it| it.figure.number.as_str()).collect();
+        its.dedup();
+        let which = if number == 0 { String::new() } else { format!("{}: ", its.join(", ")) };
+        let (machine, link) = (&results.machine, file.strip_prefix(root).unwrap_or(file));
+        format!(
+            "{which}[`{file}`]({link}), commit {}, {}, {} cores, {}",
+            results.commit, machine.cpu, machine.cores, machine.kernel
+        )
+    };
+    files.iter().enumerate().map(source).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -198,6 +233,10 @@ mod tests {
 
     fn as_if_measured() -> Results {
         Results { fixture: None, ..fixture() }
+    }
+
+    fn named(results: Results) -> Named {
+        (FILE.to_owned(), results)
     }
 
     const FILE: &str = "bench/results/2026-01-02-0000000.json";
@@ -216,7 +255,7 @@ mod tests {
     fn refuses_sections_that_are_not_the_files() {
         let (texts, read) = (texts(), |_: &PathBuf| Ok(as_if_measured()));
         for section in &SECTIONS {
-            let made = section.text(FILE, &as_if_measured(), &texts).unwrap();
+            let made = section.text(&[named(as_if_measured())], &texts).unwrap();
             let text = format!("# mmTLS\n\n{made}\n\nmore\n");
             section.check(&text, &texts, &read).unwrap();
             let changed = text.replacen("CPU-s/GB", "CPU-s/TB", 1);
@@ -241,7 +280,7 @@ mod tests {
             let text = format!("before\n{begin}{NO_FILE} -->\nwhat was there\n{end}\nbehind\n");
             fs::write(root.join(section.document), text).unwrap();
         }
-        write(root, Path::new(FILE), &texts()).unwrap();
+        write(root, &[FILE.into()], &texts()).unwrap();
         for section in &SECTIONS {
             let text = read(&root.join(section.document)).unwrap();
             let (before, file, _, behind) = section.parts(&text).unwrap();
@@ -253,12 +292,35 @@ mod tests {
     #[test]
     fn refuses_files_that_nobody_measured() {
         let place = tempfile::tempdir().unwrap();
-        let refused = write(place.path(), Path::new("/tmp/results.json"), &texts()).unwrap_err();
+        let refused = write(place.path(), &["/tmp/results.json".into()], &texts()).unwrap_err();
         assert!(refused.contains("bench/results"), "{refused}");
         let section = &SECTIONS[0];
-        let refused = section.text(FILE, &fixture(), &texts()).unwrap_err();
+        let refused = section.text(&[named(fixture())], &texts()).unwrap_err();
         assert!(refused.contains("takes no numbers of it: Made up"), "{refused}");
         let quick = Results { quick: true, ..as_if_measured() };
-        assert!(section.text(FILE, &quick, &texts()).unwrap_err().contains("a quick run"));
+        let refused = section.text(&[named(as_if_measured()), named(quick)], &texts());
+        assert!(refused.unwrap_err().contains("a quick run"));
+    }
+
+    #[test]
+    fn takes_a_figure_of_the_last_file_that_has_it() {
+        let mut later = as_if_measured();
+        later.figures.retain(|it| it.number == "M7" && it.panel == "time");
+        later.commit = "1111111".to_owned();
+        let point = &mut later.figures[0].series[0].points[0];
+        point.samples = vec![77.7; point.samples.len()];
+        let files = [named(as_if_measured()), ("bench/results/later.json".to_owned(), later)];
+        let section = &SECTIONS[1];
+        let text = section.text(&files, &texts()).unwrap();
+        assert!(text.starts_with(&format!("<!-- figures: {FILE} bench/results/later.json -->\n")));
+        assert!(
+            text.contains("; M7: [`bench/results/later.json`](results/later.json), commit 1111111")
+        );
+        assert!(text.contains("77.7 s/GB"), "{text}");
+        let read = |path: &PathBuf| {
+            let (_, results) = files.iter().find(|(file, _)| path == Path::new(file)).unwrap();
+            Ok(serde_json::from_value(serde_json::to_value(results).unwrap()).unwrap())
+        };
+        section.check(&text, &texts(), &read).unwrap();
     }
 }

@@ -32,18 +32,15 @@ pub struct ReportArgs {
     /// Where the page goes.
     #[arg(short, long, default_value = "out/report.html", value_name = "PATH")]
     output: PathBuf,
-    /// Write the table of README.md and the figures of bench/figures.md, of one committed file, instead of a page.
+    /// Write the table of README.md and the figures of bench/figures.md, of committed files, instead of a page.
     #[arg(long)]
     documents: bool,
 }
 
 pub fn run(args: &ReportArgs) -> Result<(), String> {
     if args.documents {
-        let [file] = &args.files[..] else {
-            return Err("--documents takes one file".to_owned());
-        };
         let texts = Texts::read(Path::new(TEXTS))?;
-        return documents::write(Path::new("."), file, &texts);
+        return documents::write(Path::new("."), &args.files, &texts);
     }
     page(&args.files, &args.output)
 }

@@ -14,9 +14,9 @@ use crate::results::{Figure, Kind, Missing, NoResult, Point, Results, Series};
 const STYLE: &str = include_str!("style.css");
 
 /// A figure, and the file that it is of.
-struct Shown<'a> {
-    figure: &'a Figure,
-    file: &'a str,
+pub struct Shown<'a> {
+    pub figure: &'a Figure,
+    pub file: &'a str,
 }
 
 /// The page of some files, which have names.
@@ -58,7 +58,7 @@ pub fn html(files: &[(String, Results)], texts: &Texts) -> Result<String, String
 }
 
 /// Every figure once.
-fn chosen(files: &[(String, Results)]) -> Vec<Shown<'_>> {
+pub fn chosen(files: &[(String, Results)]) -> Vec<Shown<'_>> {
     let mut shown: Vec<Shown<'_>> = Vec::new();
     for (file, results) in files {
         for figure in &results.figures {

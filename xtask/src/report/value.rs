@@ -238,8 +238,8 @@ mod tests {
         let mut figure =
             Figure::new("12", "stall", "", Axis::category("run"), Axis::log("wait", "µs"));
         figure.kind = Kind::Distribution;
-        figure.add_events("mmTLS", "1", &[0, 0, 0, 9]);
-        figure.add_events("mmTLS", "2", &[0, 5, 7, 9]);
+        figure.add_events("mmTLS", "1", [0.0, 0.0, 0.0, 9.0]);
+        figure.add_events("mmTLS", "2", [0.0, 5.0, 7.0, 9.0]);
         let of = |text: &str| value(text).of(&figure).unwrap().show();
         assert_eq!(of(r#"{"panel": "", "series": "mmTLS", "up_to": 0}"#), "50 % (25–75)");
         assert_eq!(of(r#"{"panel": "", "series": "mmTLS", "quantile": 0.5}"#), "0 µs (0–5)");

@@ -268,13 +268,18 @@ impl Figure {
     }
 
     /// Adds what single events of a run took, in any order.
-    pub fn add_events(&mut self, subject: &str, x: impl Into<X>, events: &[u64]) {
-        let mut counts = BTreeMap::new();
-        for event in events {
-            *counts.entry(*event).or_insert(0) += 1;
-        }
-        let samples = counts.keys().map(|&event| event as f64).collect();
-        self.push(subject, Point { x: x.into(), samples, times: counts.into_values().collect() });
+    pub fn add_events(
+        &mut self,
+        subject: &str,
+        x: impl Into<X>,
+        events: impl IntoIterator<Item = f64>,
+    ) {
+        let mut events: Vec<f64> = events.into_iter().map(rounded).collect();
+        events.sort_by(f64::total_cmp);
+        let alike = || events.chunk_by(|one, other| one == other);
+        let samples = alike().filter_map(|it| it.first().copied()).collect();
+        let times = alike().map(|it| u32::try_from(it.len()).unwrap_or(u32::MAX)).collect();
+        self.push(subject, Point { x: x.into(), samples, times });
     }
 
     fn push(&mut self, subject: &str, point: Point) {
@@ -460,7 +465,7 @@ mod tests {
     fn accepts_events_by_their_number() {
         let mut figure = figure();
         figure.kind = Kind::Distribution;
-        figure.add_events("events", 1_u64, &[0, 7, 0, 0]);
+        figure.add_events("events", 1_u64, [0.0, 7.0, 0.0, 0.0]);
         let point = &figure.series[2].points[0];
         assert_eq!((&point.samples[..], &point.times[..]), (&[0.0, 7.0][..], &[3, 1][..]));
         assert_eq!(point.count(), 4);

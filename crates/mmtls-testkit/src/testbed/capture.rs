@@ -45,7 +45,7 @@ impl Capture {
             "File: "
         } else {
             // The user stays root, because the directory is private.
-            command.args(["-n", "-s", "0", "-B", "65536", "-U", "-Z", "root"]).args(
+            command.args(["-n", "-s", "0", "-B", "65536", "--nano", "-U", "-Z", "root"]).args(
                 // An empty expression would be a syntax error.
                 Some(filter).filter(|text| !text.is_empty()),
             );

@@ -205,7 +205,7 @@ mod tests {
         let mut events =
             Figure::new("3", "a", "Events", Axis::category("run"), Axis::log("wait", "µs"));
         events.kind = Kind::Distribution;
-        events.add_events("mmTLS", "1", &[0, 0, 3, 900]);
+        events.add_events("mmTLS", "1", [0.0, 0.0, 3.0, 900.0]);
         for (figure, legend) in [(&bars, false), (&lines, true), (&events, true)] {
             let html = html(figure, &plain).unwrap();
             assert_eq!(html.matches("<svg class=\"plot").count(), 2, "{html}");
