@@ -136,9 +136,11 @@ impl Section {
 
 /// Of README.md.
 fn table(files: &[Named], texts: &Texts) -> Result<String, String> {
-    let shown = page::chosen(files);
+    let mut shown = page::chosen(files);
     let figures: Vec<&Figure> = shown.iter().map(|it| it.figure).collect();
-    let mut text = rows(&texts.catalogue.readme, files, &figures, texts)?;
+    let readme = &texts.catalogue.readme;
+    let mut text = rows(readme, files, &figures, texts)?;
+    shown.retain(|it| readme.rows.iter().any(|row| row.number == it.figure.number));
     let infinite =
         if text.contains('∞') { format!(" {}.", show::INFINITE) } else { String::new() };
     text += &format!(
@@ -210,20 +212,25 @@ fn names(files: &[Named], between: &str) -> String {
     files.iter().map(|(file, _)| file.as_str()).collect::<Vec<_>>().join(between)
 }
 
-/// Where figures are of: the first file with what was measured and where, and each other one with the figures that it gives, too.
+/// Which files these figures are of, with what was measured and where; of all but the first one with their numbers.
 fn sources(files: &[Named], shown: &[Shown<'_>], root: &str) -> String {
-    let source = |(number, (file, results)): (usize, &Named)| {
-        let mut its: Vec<&str> =
-            shown.iter().filter(|it| it.file == file).map(|it| it.figure.number.as_str()).collect();
+    let mut all = Vec::new();
+    for (file, results) in files {
+        let its = shown.iter().filter(|it| it.file == file);
+        let mut its: Vec<&str> = its.map(|it| it.figure.number.as_str()).collect();
         its.dedup();
-        let which = if number == 0 { String::new() } else { format!("{}: ", its.join(", ")) };
+        let which = match (all.is_empty(), its.is_empty()) {
+            (false, true) => continue,
+            (false, false) => format!("{}: ", its.join(", ")),
+            (true, _) => String::new(),
+        };
         let (machine, link) = (&results.machine, file.strip_prefix(root).unwrap_or(file));
-        format!(
+        all.push(format!(
             "{which}[`{file}`]({link}), commit {}, {}, {} cores, {}",
             results.commit, machine.cpu, machine.cores, machine.kernel
-        )
-    };
-    files.iter().enumerate().map(source).collect::<Vec<_>>().join("; ")
+        ));
+    }
+    all.join("; ")
 }
 
 #[cfg(test)]
