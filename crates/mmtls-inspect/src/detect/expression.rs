@@ -3,19 +3,14 @@
 //! Refuses to report a match that more bytes could undo, and to search without a limit of steps,
 //! except where a rule asks for that of PCRE2 itself.
 
-use pcre2::bytes::{Regex, RegexBuilder};
-
 use super::extent::Extent;
 use super::memory::Memory;
 use super::pattern::{self, Nature, Pattern, Reach};
+use super::search_limit::{Bounded, Found};
 use super::unusable::Unusable;
 use super::view::View;
 use crate::rules::pcre::{Pcre, Scope};
 
-/// Steps and depth of a search, as Suricata sets them unless its configuration says otherwise.
-const LIMITS: &str = "(*LIMIT_MATCH=3500)(*LIMIT_DEPTH=1500)";
-/// What is tied to a place fails there, if it does, before all that follows was searched for a byte that it needs.
-const TIED: &str = "(*NO_START_OPT)";
 /// What a search costs that was given up, besides the bytes that it was started on.
 const GIVEN_UP_WORK: usize = 3500;
 /// What a search costs, besides the bytes looked at.
@@ -24,7 +19,7 @@ const SEARCH_WORK: usize = 64;
 /// A regular expression, ready to be searched.
 #[derive(Debug)]
 pub(super) struct Expression {
-    regex: Regex,
+    regex: Bounded,
     nature: Nature,
     negated: bool,
     relative: bool,
@@ -49,28 +44,16 @@ impl Expression {
         if pcre.dollar_end_only && pattern.has_own_options {
             return Err(Unusable::DollarEndOnly);
         }
-        let compile = |text: &str| {
-            RegexBuilder::new()
-                .caseless(pcre.caseless)
-                .multi_line(pcre.multi_line)
-                .dotall(pcre.dot_all)
-                .extended(pcre.extended)
-                .jit_if_available(true)
-                .build(text)
-                .map_err(|error| Unusable::Expression(error.to_string().into()))
-        };
-        let limits = if pcre.overrides_limit { "" } else { LIMITS };
-        let is_bounded = pattern.tied.as_ref().is_some_and(|extent| !extent.is_everything());
-        let limits = format!("{limits}{}", if is_bounded { TIED } else { "" });
         let (settings, text) = pattern::split_settings(&pattern.text);
-        let ungreedy = if pcre.ungreedy { "(?U)" } else { "" };
-        let mut regex = compile(&format!("{limits}{settings}{ungreedy}{text}"))?;
-        if pcre.anchored {
-            // Compiled by itself first: in parentheses, a faulty expression could become a right one.
-            // The line end ends a comment.
-            let end = if pcre.extended { "\n)" } else { ")" };
-            regex = compile(&format!("{limits}{settings}{ungreedy}\\G(?:{text}{end}"))?;
-        }
+        let is_bounded = pattern.tied.as_ref().is_some_and(|extent| !extent.is_everything());
+        let regex = Bounded::new(
+            pcre,
+            settings,
+            text,
+            pattern.tied.is_some(),
+            is_bounded,
+            pattern.nature.is_of_search,
+        )?;
         let captures = captures(pcre, &regex)?;
         let needs_end = is_followed || !captures.is_empty();
         let (negated, relative) = (pcre.negated, pcre.relative);
@@ -113,8 +96,10 @@ impl Expression {
         if !memory.spend(SEARCH_WORK + self.reach(subject)) {
             return false;
         }
-        match self.regex.is_match_at(subject, 0) {
-            Ok(found) => !found,
+        let searched = self.regex.search(subject, 0);
+        let within = memory.spend(searched.work);
+        match searched.found {
+            Ok(found) => found.is_none() && within,
             Err(_) => {
                 memory.limit_hit();
                 memory.spend(GIVEN_UP_WORK);
@@ -148,9 +133,11 @@ impl Expression {
             return None;
         }
         // It is started on every byte up to the one where it matches.
-        let (found, seen) = match self.regex.find_at(subject, from) {
+        let searched = self.regex.search(subject, from);
+        let (found, seen) = match searched.found {
             Ok(Some(found)) => {
-                (Some((found.start(), found.end())), found.end().saturating_sub(from))
+                let seen = found.end.saturating_sub(from);
+                (Some(found), seen)
             }
             Ok(None) => (None, self.reach(rest)),
             Err(_) => {
@@ -158,23 +145,24 @@ impl Expression {
                 (None, self.reach(rest) + GIVEN_UP_WORK)
             }
         };
+        let seen = seen.max(searched.work);
         if !memory.spend(seen) {
             return None;
         }
-        if found.is_some() && !self.captures.is_empty() {
+        let found = found?;
+        if !self.captures.is_empty() {
             if !memory.spend(seen) {
                 return None;
             }
-            self.capture(subject, from, memory);
+            self.capture(&found, subject, memory);
         }
-        found
+        Some((found.start, found.end))
     }
 
-    fn capture(&self, subject: &[u8], from: usize, memory: &mut Memory) {
-        let mut groups = self.regex.capture_locations();
-        if !matches!(self.regex.captures_read_at(&mut groups, subject, from), Ok(Some(_))) {
+    fn capture(&self, found: &Found<'_>, subject: &[u8], memory: &mut Memory) {
+        let Some(groups) = found.groups(subject) else {
             return;
-        }
+        };
         for (group, scope, name) in &self.captures {
             let value = groups.get(*group).and_then(|(start, end)| subject.get(start..end));
             if let Some(value) = value {
@@ -186,8 +174,8 @@ impl Expression {
 
 /// The numbers of the groups that are kept. An expression without any group keeps nothing, as in
 /// Suricata.
-fn captures(pcre: &Pcre, regex: &Regex) -> Result<Vec<(usize, Scope, Box<str>)>, Unusable> {
-    let names = regex.capture_names();
+fn captures(pcre: &Pcre, regex: &Bounded) -> Result<Vec<(usize, Scope, Box<str>)>, Unusable> {
+    let names = regex.names();
     let there = names.len().saturating_sub(1);
     let wanted = pcre.captures.len();
     if there > 0 && there < wanted {

@@ -33,6 +33,7 @@ mod pattern;
 mod pattern_part;
 mod prefilter;
 mod search;
+mod search_limit;
 mod shared;
 mod stream;
 mod transform;

@@ -18,6 +18,9 @@ pub(super) struct Nature {
     pub(super) looks_back: Reach,
     /// From the same first byte, a match may be of another length when more bytes follow.
     pub(super) is_variable: bool,
+    /// It refers to the whole of itself, or to where the search began: it finds something else where each place is
+    /// tried by itself.
+    pub(super) is_of_search: bool,
 }
 
 /// How far.
@@ -49,6 +52,7 @@ impl Pattern {
             looks_ahead: false,
             looks_back: if pcre.anchored { Reach::Far } else { Reach::Nothing },
             is_variable: false,
+            is_of_search: false,
         };
         let mut scanner = Scanner {
             rest: &pcre.expression,
@@ -247,10 +251,17 @@ impl<'a> Scanner<'a> {
                 self.looks_back(Reach::Byte);
             }
             'A' => self.looks_back(Reach::Byte),
-            'G' => self.looks_back(Reach::Far),
+            'G' => {
+                self.looks_back(Reach::Far);
+                self.pattern.nature.is_of_search = true;
+            }
             // A line end of two bytes, or a character of several, may be known by half.
             'R' | 'X' => self.is_dependent(),
-            'g' | 'k' => self.is_dependent(),
+            // `\g<0>` is the whole expression.
+            'g' | 'k' => {
+                self.is_dependent();
+                self.pattern.nature.is_of_search = true;
+            }
             '1'..='9' | 'K' => self.pattern.nature.is_variable = true,
             'c' => {
                 self.copy_char();
@@ -318,6 +329,7 @@ impl<'a> Scanner<'a> {
             // A verb; it may do anything.
             self.is_dependent();
             self.looks_back(Reach::Far);
+            self.pattern.nature.is_of_search = true;
             return;
         }
         let Some(kind) = self.rest.strip_prefix('?') else {
@@ -336,9 +348,10 @@ impl<'a> Scanner<'a> {
             (Some('P'), Some('<')) | (Some('<' | '\''), _) => {}
             (Some('i' | 's' | 'm' | 'x' | 'n' | 'J' | 'U' | '-' | '^' | ')'), _) => self.options(),
             // Looks ahead, does not give back, refers to another group, or depends on one.
-            _ => {
+            (kind, _) => {
                 self.is_dependent();
                 self.looks_back(Reach::Far);
+                self.pattern.nature.is_of_search |= !matches!(kind, Some('=' | '!' | '>'));
             }
         }
     }
@@ -350,10 +363,12 @@ impl<'a> Scanner<'a> {
         let set = self.rest.split_at_checked(end).map_or("", |(set, _)| set);
         // Whether `#` starts a comment, and so what the rest is, is not known then. And `(?-1)` is no
         // option, but the group before.
-        if set.contains(['x', '^']) || set.contains(|set: char| set.is_ascii_digit()) {
+        let is_reference = set.contains(|set: char| set.is_ascii_digit());
+        if set.contains(['x', '^']) || is_reference {
             self.is_dependent();
             self.looks_back(Reach::Far);
         }
+        self.pattern.nature.is_of_search |= is_reference;
         self.dot_all |= set.contains('s');
         self.pattern.has_own_options |= set.contains(['x', 'm', '^']);
         self.copy(end);
