@@ -89,14 +89,20 @@ impl Expression {
 
     /// Whether it is certain that it matches nowhere behind a match that ended at `place`.
     pub(super) fn is_absent(&self, place: u64, view: View<'_>, memory: &mut Memory) -> bool {
-        let base = if self.relative { place } else { 0 };
-        let Some(subject) = view.tail(base).filter(|_| view.is_whole) else {
+        let Some((base, from)) = self.base(place, view) else {
+            return false;
+        };
+        // A place where it may match could be among the bytes that are lost.
+        let is_known = view.is_whole && (self.relative || view.start == 0 || view.starts_here);
+        let offset = usize::try_from(from.saturating_sub(base)).unwrap_or(usize::MAX);
+        let subject = view.tail(base).filter(|subject| is_known && offset <= subject.len());
+        let Some(subject) = subject else {
             return false;
         };
         if !memory.spend(SEARCH_WORK + self.reach(subject)) {
             return false;
         }
-        let searched = self.regex.search(subject, 0);
+        let searched = self.regex.search(subject, offset);
         let within = memory.spend(searched.work);
         match searched.found {
             Ok(found) => found.is_none() && within,

@@ -355,7 +355,7 @@ impl FlowState {
         if head.is_cut() {
             self.connection.over_cap(side, sink);
         }
-        let payload = self.streams[at].as_ref().map(|stream| stream.window.view());
+        let payload = self.streams[at].as_ref().map(|stream| stream.window.so_far());
         let met = message.frames.clone();
         let frames = Some(&met);
         let subject = Subject { head: Some(&head), payload, frames, ..Subject::none(false) };
@@ -409,7 +409,7 @@ impl FlowState {
             self.connection.over_cap(side, sink);
         }
         let key = (side, number(transaction));
-        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.so_far());
         let known = self.messages.get(&key);
         let (met, done) = known.map(|it| (it.frames.clone(), it.done.clone())).unwrap_or_default();
         let frames = Some(&met);
@@ -476,7 +476,7 @@ impl FlowState {
         let is_further = message.has_trailers;
         message.reopen(&mut cx.scratch.hits);
         let before = message.head.replace((head, charge)).filter(|_| is_further);
-        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.so_far());
         let connection = &mut self.connection;
         Bodies { connection, cx, side, payload, transaction, sink }.collected(message);
         let after = message.head.take().filter(|_| is_paid && !message.waiting.is_empty());
@@ -490,7 +490,7 @@ impl FlowState {
         }
         let key = (body.side, number(body.transaction));
         let message = self.messages.entry(key).or_default();
-        let payload = self.streams[at].as_ref().map(|stream| stream.window.view());
+        let payload = self.streams[at].as_ref().map(|stream| stream.window.so_far());
         let (connection, side, transaction) = (&mut self.connection, body.side, body.transaction);
         Bodies { connection, cx, side, payload, transaction, sink }.data(message, body);
     }
@@ -549,7 +549,7 @@ impl FlowState {
                 }
             }
         }
-        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.so_far());
         let connection = &mut self.connection;
         Bodies { connection, cx, side, payload, transaction, sink }.collected(message);
     }
@@ -567,7 +567,7 @@ impl FlowState {
         let Some(mut message) = self.messages.remove(&key) else {
             return;
         };
-        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.so_far());
         let may_go_on =
             !is_last && transaction.stream_id.is_some() && !cx.matcher.frames.is_empty();
         let (connection, transaction) = (&mut self.connection, Some(transaction));

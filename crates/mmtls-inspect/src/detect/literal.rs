@@ -95,11 +95,12 @@ impl Literal {
             return view.is_whole && (!is_within || is_known && !self.is_at(at, view));
         }
         let is_decided = view.is_whole || range.to.is_some_and(|to| to <= view.end());
+        let from = if view.starts_here { range.from.max(view.start) } else { range.from };
         let to = range.to.map_or(view.end(), |to| to.min(view.end()));
-        if !is_decided || to.saturating_sub(range.from) < len {
+        if !is_decided || to.saturating_sub(from) < len {
             return is_decided;
         }
-        match view.slice(range.from, to) {
+        match view.slice(from, to) {
             Some(haystack) => self.search(haystack, memory).is_none() && !memory.over_cap,
             // It may have been in what is no longer at hand.
             None => false,

@@ -332,7 +332,37 @@ fn accepts_streams_once_for_each_piece() {
         (SERVER, b"il..."),
     ];
     run.connection(&parts, usize::MAX);
-    assert_eq!(run.found, [6, 7, 2, 1, 5, 8, 4, 1]);
+    assert_eq!(run.found, [6, 7, 2, 1, 5, 8, 4, 1, 8]);
+}
+
+/// A stream has no end to wait for: what must not be there is asked of what has come.
+#[test]
+fn accepts_streams_without_what_must_not_be_there() {
+    let rules = "alert tcp any any -> any any (content:\"evil\"; content:!\"good\"; sid:1;)\n\
+        alert tcp-stream any any -> any any (content:\"evil\"; content:!\"good\"; sid:2;)\n\
+        alert tcp any any -> any any (flow:only_stream; content:\"evil\"; pcre:!\"/go+d/\"; sid:3;)\n\
+        alert tcp-stream any any -> any any (content:\"evil\"; pcre:\"/\\bevil\\b/\"; sid:4;)\n\
+        alert tcp-stream any any -> any any (content:\"evil\"; endswith; sid:5;)\n\
+        alert tcp-stream any any -> any any (content:\"evil\"; isdataat:!3,relative; sid:6;)\n";
+    let found = |parts: &[&[u8]]| {
+        let mut run = Run::new(rules);
+        let parts: Vec<(Side, &[u8])> = parts.iter().map(|part| (CLIENT, *part)).collect();
+        run.connection(&parts, usize::MAX);
+        run.found
+    };
+    let far = [&[b'.'; 100_000][..], b" "].concat();
+    assert_eq!(found(&[b"so ev", b"il, "]), [1, 2, 3, 4, 6]);
+    assert_eq!(found(&[b"so ev", b"il"]), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(found(&[b"good, ", b"so ev", b"ilxxxx"]), [0; 0]);
+    assert_eq!(found(&[b"good", &far, b"so ev", b"il, xx"]), [1, 2, 3, 4]);
+}
+
+#[test]
+fn accepts_what_the_stream_of_a_request_must_not_have() {
+    let rules = http(&["http.uri; content:\"evil\"; pkt_data; content:!\"Referer|3a|\";"]);
+    let with = b"GET /evil HTTP/1.1\r\nReferer: x\r\n\r\n";
+    assert_eq!(found(&rules, &[(CLIENT, b"GET /ev"), (CLIENT, b"il HTTP/1.1\r\n\r\n")]), [1]);
+    assert_eq!(found(&rules, &[(CLIENT, with)]), [0; 0]);
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Stream {
             outcome = connection.apply(cx, &mut Waiting::new(number), side, &subject);
         }
         if outcome != Outcome::Matched && !of_segments {
-            let payload = Some(self.window.view().behind(from));
+            let payload = Some(self.window.so_far().behind(from));
             let subject = Subject { payload, ..Subject::none(false) };
             outcome = connection.apply(cx, &mut waiting, side, &subject);
             self.window.worked(cx.scratch.work);

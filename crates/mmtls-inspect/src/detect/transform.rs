@@ -25,14 +25,15 @@ pub(crate) struct Transformed<'a> {
 impl Transformed<'_> {
     /// What is known of it.
     pub(crate) fn view(&self) -> View<'_> {
-        View { bytes: &self.bytes, start: self.start, is_whole: self.is_whole }
+        View { bytes: &self.bytes, start: self.start, is_whole: self.is_whole, starts_here: false }
     }
 }
 
 /// Applies transformations, one after the other. Absent where nothing is known of what comes of it: a
 /// digest before the buffer is whole, and a transformation that depends on bytes no longer at hand.
 pub(crate) fn apply<'a>(transforms: &[Transform], view: View<'a>) -> Option<Transformed<'a>> {
-    let View { bytes, start, is_whole } = view;
+    let View { bytes, start, .. } = view;
+    let is_whole = view.is_whole && !(view.starts_here && start > 0);
     let known = Transformed { bytes: Cow::Borrowed(bytes), start, is_whole };
     transforms.iter().try_fold(known, apply_one)
 }

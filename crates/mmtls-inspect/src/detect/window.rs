@@ -93,12 +93,28 @@ impl Window {
 
     /// What checks look at.
     pub(super) fn view(&self) -> View<'_> {
-        View { bytes: &self.bytes, start: self.start, is_whole: self.is_whole && !self.has_slid }
+        View {
+            bytes: &self.bytes,
+            start: self.start,
+            is_whole: self.is_whole && !self.has_slid,
+            starts_here: false,
+        }
+    }
+
+    /// As [`Self::view`], of a connection, of which nobody can say that nothing follows: what has come is all there is, and
+    /// what is no longer at hand does not count. Whoever waited for its end could be kept waiting for ever.
+    pub(super) fn so_far(&self) -> View<'_> {
+        View { is_whole: true, starts_here: true, ..self.view() }
     }
 
     /// As [`Self::view`], of what is at hand as if nothing followed. Only while nothing was lost.
     pub(super) fn whole_view(&self) -> Option<View<'_>> {
-        (!self.has_slid).then_some(View { bytes: &self.bytes, start: 0, is_whole: true })
+        (!self.has_slid).then_some(View {
+            bytes: &self.bytes,
+            start: 0,
+            is_whole: true,
+            starts_here: false,
+        })
     }
 
     pub(super) fn len(&self) -> u64 {
