@@ -16,6 +16,7 @@ use super::window::Window;
 use crate::budget::{Charge, MemoryBudget};
 use crate::event::Form;
 use crate::rules::Buffer;
+use crate::rules::header::Action;
 
 /// One side of a transaction, as far as rules look at it.
 #[derive(Default)]
@@ -132,18 +133,24 @@ impl Subject<'_> {
         }
     }
 
-    fn group(&self, group: &Group, slot: &Slot, memory: &mut Memory) -> Outcome {
+    fn group(&self, group: &Group, slot: &Slot, action: Action, memory: &mut Memory) -> Outcome {
         let mut matched = false;
         match slot.place {
             Place::Head => {
                 let Some(head) = self.head else {
                     return Outcome::Never;
                 };
-                let mut is_there = false;
+                // Which form of a path the server takes is not known: what ends the inspection must hold of all of them.
+                let is_of_all = action == Action::Pass && slot.buffer == Buffer::HttpUri;
+                let (mut is_there, mut has_failed) = (false, false);
                 head.each(slot.buffer, &mut |bytes| {
                     is_there = true;
-                    matched |= !matched && applies(group, slot, View::whole(bytes), memory);
+                    if !matched || is_of_all {
+                        let holds = applies(group, slot, View::whole(bytes), memory);
+                        (matched, has_failed) = (matched | holds, has_failed | !holds);
+                    }
                 });
+                matched &= !(is_of_all && has_failed);
                 decided(group.holds(is_there, matched), true)
             }
             Place::Tls => {
@@ -258,7 +265,7 @@ impl Waiting {
             let Some(slot) = slots.get(group.slot) else {
                 return Outcome::Never;
             };
-            match subject.group(group, slot, memory) {
+            match subject.group(group, slot, compiled.rule.header.action, memory) {
                 Outcome::Matched => self.matched |= bit,
                 // Numbers that it extracts may be what the others need.
                 Outcome::Waits if compiled.has_memory => return Outcome::Waits,

@@ -357,6 +357,18 @@ fn accepts_streams_without_what_must_not_be_there() {
     assert_eq!(found(&[b"good", &far, b"so ev", b"il, xx"]), [1, 2, 3, 4]);
 }
 
+/// A path is looked into in several forms; a pass must not hold because of one of them.
+#[test]
+fn refuses_to_pass_for_one_form_of_a_path() {
+    let rules = "pass http any any -> any any (http.uri; content:\"/health\"; startswith; sid:1;)\n\
+        alert http any any -> any any (http.uri; content:\"cmd=\"; sid:2;)\n";
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let found_of = |path: &str| found(rules, &[(CLIENT, get(path).as_bytes())]);
+    assert_eq!(found_of("/health/../shell?cmd=id"), [2]);
+    assert_eq!(found_of("/x/../health?cmd=id"), [2]);
+    assert_eq!(found_of("/health?cmd=id"), [0; 0]);
+}
+
 #[test]
 fn accepts_what_the_stream_of_a_request_must_not_have() {
     let rules = http(&["http.uri; content:\"evil\"; pkt_data; content:!\"Referer|3a|\";"]);

@@ -65,13 +65,13 @@ impl Shared {
         let counted = match threshold.track {
             Track::Source => Counted::Address(ends.source),
             Track::Destination => Counted::Address(ends.destination),
-            Track::Both => Counted::Pair(ends.source, ends.destination),
+            Track::Both => Counted::pair(ends),
             Track::Rule => Counted::All,
             Track::Flow => Counted::Flow(ends.flow),
         };
         let length_ns = u64::from(threshold.seconds) * SECOND_NS;
         let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        make_room(&mut counters, |counter| counter.until_ns > now_ns);
+        make_room(&mut counters, &(id, counted), |counter| counter.until_ns > now_ns);
         let fresh = Counter { since_ns: now_ns, count: 0, until_ns: now_ns + length_ns };
         let counter = counters.entry((id, counted)).or_insert(fresh);
         if now_ns.saturating_sub(counter.since_ns) >= length_ns {
@@ -119,7 +119,7 @@ impl Shared {
             BitAction::Toggle => !is_set,
         };
         if set {
-            make_room(&mut bits, |until| *until > now_ns);
+            make_room(&mut bits, &key, |until| *until > now_ns);
             bits.insert(key, until);
         } else {
             bits.remove(&key);
@@ -131,25 +131,34 @@ fn key(bit: &XBit, ends: Ends) -> (Box<str>, Counted) {
     let counted = match bit.track {
         XBitTrack::Source => Counted::Address(ends.source),
         XBitTrack::Destination => Counted::Address(ends.destination),
-        XBitTrack::Pair => {
-            // Both directions are one pair.
-            let (low, high) =
-                (ends.source.min(ends.destination), ends.source.max(ends.destination));
-            Counted::Pair(low, high)
-        }
+        XBitTrack::Pair => Counted::pair(ends),
     };
     (bit.name.clone(), counted)
 }
 
-/// Lets go of what has expired, and if that is not enough of everything: an attacker who fills the table
-/// makes rules forget, which is better than to stop, and better than to look for the oldest each time.
-fn make_room<K: Eq + Hash, V>(table: &mut HashMap<K, V>, is_alive: impl Fn(&V) -> bool) {
-    if table.len() < MAX_ENTRIES {
+impl Counted {
+    /// Both directions are one pair.
+    fn pair(ends: Ends) -> Self {
+        let Ends { source, destination, .. } = ends;
+        Self::Pair(source.min(destination), source.max(destination))
+    }
+}
+
+/// Before a key is added: lets go of what has expired, and of a quarter of the rest, whichever that is, where that frees less
+/// than that. An attacker who fills the table makes rules forget, which is better than to stop, and better than to
+/// look for the oldest each time.
+fn make_room<K: Eq + Hash, V>(table: &mut HashMap<K, V>, key: &K, is_alive: impl Fn(&V) -> bool) {
+    if table.len() < MAX_ENTRIES || table.contains_key(key) {
         return;
     }
     table.retain(|_, value| is_alive(value));
-    if table.len() >= MAX_ENTRIES {
-        table.clear();
+    if table.len() > MAX_ENTRIES / 4 * 3 {
+        // The order is another one in each table: nobody chooses whose these are.
+        let mut place = 0_usize;
+        table.retain(|_, _| {
+            place += 1;
+            !place.is_multiple_of(4)
+        });
     }
 }
 
@@ -209,6 +218,16 @@ mod tests {
     }
 
     #[test]
+    fn counts_both_directions_of_a_pair_together() {
+        let (shared, id) = (Shared::default(), Id { gid: 1, sid: 1 });
+        let there = ends(1);
+        let back = Ends { source: there.destination, destination: there.source, flow: 2 };
+        let both = threshold(ThresholdKind::Both, Track::Both);
+        assert_eq!(shared.count(id, &both, there, 1), Counts::Not);
+        assert_eq!(shared.count(id, &both, back, 1), Counts::Reported);
+    }
+
+    #[test]
     fn accepts_bits_of_addresses_until_they_expire() {
         let shared = Shared::default();
         let bit = |action, track| XBit { action, name: "x".into(), track, expire_seconds: Some(5) };
@@ -230,10 +249,12 @@ mod tests {
     #[test]
     fn refuses_to_grow_without_bound() {
         let mut table: HashMap<usize, u64> = (0..MAX_ENTRIES).map(|it| (it, it as u64)).collect();
-        make_room(&mut table, |value| *value >= 100);
-        assert_eq!(table.len(), MAX_ENTRIES - 100);
+        make_room(&mut table, &0, |_| false);
+        assert_eq!(table.len(), MAX_ENTRIES);
+        make_room(&mut table, &MAX_ENTRIES, |value| *value >= 60_000);
+        assert_eq!(table.len(), MAX_ENTRIES - 60_000);
         let mut table: HashMap<usize, u64> = (0..MAX_ENTRIES).map(|it| (it, it as u64)).collect();
-        make_room(&mut table, |_| true);
-        assert_eq!(table.len(), 0);
+        make_room(&mut table, &MAX_ENTRIES, |value| *value >= 100);
+        assert_eq!(table.len(), (MAX_ENTRIES - 100).div_ceil(4) * 3);
     }
 }

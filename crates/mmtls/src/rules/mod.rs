@@ -4,6 +4,7 @@
 
 mod live;
 
+use std::collections::hash_map::{Entry, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -110,16 +111,23 @@ fn variables(config: &RulesConfig) -> Result<Variables, RulesError> {
 fn load_lists(config: &RulesConfig, set: &RuleSet) -> Result<(Datasets, Vec<PathBuf>), RulesError> {
     let mut lists = Vec::new();
     let mut datasets = Datasets::default();
-    let mut known = std::collections::HashSet::new();
+    let mut known: HashMap<_, PathBuf> = HashMap::new();
     for rule in &set.rules {
         for check in rule.buffers.iter().flat_map(|group| &group.checks) {
             let Check::Dataset(dataset) = check else { continue };
             let (Some(load), Some(kind)) = (&dataset.load, dataset.kind) else { continue };
-            if !known.insert(dataset.name.clone()) {
-                continue;
-            }
             let beside = config.files.get(usize::from(rule.text)).and_then(|file| file.parent());
             let path = beside.unwrap_or(Path::new("")).join(&**load);
+            // A rule must not look into another list than the one that it names.
+            match known.entry(dataset.name.clone()) {
+                Entry::Occupied(first) if *first.get() == path => continue,
+                Entry::Occupied(first) => {
+                    let why =
+                        format!("dataset {} is {} already", dataset.name, first.get().display());
+                    return Err(RulesError::List(path, why));
+                }
+                Entry::Vacant(place) => place.insert(path.clone()),
+            };
             let text =
                 read_limited(&path).map_err(|error| RulesError::File(path.clone(), error))?;
             datasets
@@ -182,6 +190,29 @@ mod tests {
             }
         }
         config
+    }
+
+    #[test]
+    fn refuses_one_name_for_two_lists() {
+        let dir = TempDir::new("rules-lists");
+        let rule = |list: &str, sid: u8| {
+            format!(
+                "alert http any any -> any any (http.host; dataset:isset,hosts,type string,load {list}; sid:{sid};)\n"
+            )
+        };
+        let two = |second: &str| {
+            let (a, b) = (rule("a.lst", 1), rule(second, 2));
+            config(
+                &dir,
+                &[("a.rules", &a), ("b.rules", &b), ("a.lst", "YQ==\n"), ("b.lst", "Yg==\n")],
+            )
+        };
+        assert_eq!(LoadedRules::load(&two("a.lst")).unwrap().lists.len(), 1);
+        let refused = LoadedRules::load(&two("b.lst")).err().unwrap().to_string();
+        assert!(
+            refused.contains("b.lst: dataset hosts is") && refused.contains("a.lst already"),
+            "{refused}"
+        );
     }
 
     #[test]
