@@ -192,9 +192,7 @@ impl Bodies<'_, '_> {
         let Some(body) = message.bodies.get(place) else {
             return;
         };
-        let Some(view) = body.window.whole_view() else {
-            return;
-        };
+        let view = body.window.so_far();
         for (_, slot) in body_slots(self.cx.matcher, self.side) {
             if slot.transforms.is_empty() || !body.is_for(slot.buffer) {
                 continue;

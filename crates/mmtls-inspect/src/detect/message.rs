@@ -180,8 +180,12 @@ impl Subject<'_> {
                         continue;
                     }
                     let is_filled = self.filled == Some(at) || self.has_ended;
-                    let whole = is_filled.then(|| body.window.whole_view()).flatten();
-                    let view = whole.unwrap_or_else(|| body.window.view());
+                    // What was before may have had what must not be there, and nothing else is asked for.
+                    let counts = !body.window.has_slid() || group.checks.seek_something();
+                    let view = match is_filled && counts {
+                        true => body.window.so_far(),
+                        false => body.window.view(),
+                    };
                     // Transformed anew each time, a long body would cost too much.
                     let is_due = slot.transforms.is_empty() || view.is_whole;
                     matched |= is_due && applies(group, slot, view, memory);

@@ -240,6 +240,30 @@ fn accepts_long_bodies_near_and_far() {
     assert_eq!(run.over_cap, 0);
 }
 
+/// Bytes in front of what rules look for must not keep them from it.
+#[test]
+fn accepts_what_needs_a_whole_body_behind_many_bytes() {
+    let rules = http(&[
+        "file.data; content:\"EVIL\"; content:!\"good\";",
+        "file.data; url_decode; content:\"<script\";",
+        "file.data; content:\"EVIL\"; pcre:\"/\\bEVIL\\b/\";",
+        "file.data; to_lowercase; content:\"evil %3c\";",
+        "file.data; content:\"EVIL\"; content:!\"script\";",
+    ]);
+    for before in [0, 65_000, 70_000, 200_000] {
+        let body = [&vec![b'.'; before][..], b" EVIL %3cscript ", &[b'.'; 40_000]].concat();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        let response = [head.as_bytes(), &body].concat();
+        let mut run = Run::new(&rules);
+        for chunk in [usize::MAX, 1000] {
+            run.connection(&[(CLIENT, GET), (SERVER, &response)], chunk);
+            run.found.sort_unstable();
+            assert_eq!(core::mem::take(&mut run.found), [1, 2, 3, 4], "{before} {chunk}");
+        }
+        assert_eq!(run.over_cap, 0);
+    }
+}
+
 #[test]
 fn accepts_headers_of_rules() {
     let rule = |header: &str, sid: u32| {

@@ -20,36 +20,41 @@ pub(crate) struct Transformed<'a> {
     bytes: Cow<'a, [u8]>,
     start: u64,
     is_whole: bool,
+    starts_here: bool,
 }
 
 impl Transformed<'_> {
     /// What is known of it.
     pub(crate) fn view(&self) -> View<'_> {
-        View { bytes: &self.bytes, start: self.start, is_whole: self.is_whole, starts_here: false }
+        let Self { start, is_whole, starts_here, .. } = *self;
+        View { bytes: &self.bytes, start, is_whole, starts_here }
     }
 }
 
 /// Applies transformations, one after the other. Absent where nothing is known of what comes of it: a
 /// digest before the buffer is whole, and a transformation that depends on bytes no longer at hand.
 pub(crate) fn apply<'a>(transforms: &[Transform], view: View<'a>) -> Option<Transformed<'a>> {
-    let View { bytes, start, .. } = view;
-    let is_whole = view.is_whole && !(view.starts_here && start > 0);
-    let known = Transformed { bytes: Cow::Borrowed(bytes), start, is_whole };
+    let View { bytes, start, is_whole, starts_here } = view;
+    let known = Transformed { bytes: Cow::Borrowed(bytes), start, is_whole, starts_here };
     transforms.iter().try_fold(known, apply_one)
 }
 
 fn apply_one<'a>(buffer: Transformed<'a>, transform: &Transform) -> Option<Transformed<'a>> {
-    let Transformed { bytes, start, is_whole } = buffer;
+    let Transformed { bytes, start, is_whole, starts_here } = buffer;
     let keeps_places = matches!(
         transform,
         Transform::ToLowercase
             | Transform::ToUppercase
             | Transform::Xor { offset: 0, key: XorKey::Given(_) }
     );
-    if start > 0 && !keeps_places {
+    // Where nothing counts that was before, places do not either, but for those that count from the start.
+    let is_counted = matches!(transform, Transform::DotPrefix) || !starts_here;
+    if start > 0 && !keeps_places && is_counted {
         return None;
     }
-    let digest = |digest: fn(&[u8]) -> Vec<u8>| is_whole.then(|| digest(&bytes));
+    // A digest is of all of it.
+    let is_all = is_whole && start == 0;
+    let digest = |digest: fn(&[u8]) -> Vec<u8>| is_all.then(|| digest(&bytes));
     let bytes = match transform {
         Transform::ToLowercase if !bytes.iter().any(u8::is_ascii_uppercase) => bytes,
         Transform::ToLowercase => bytes.to_ascii_lowercase().into(),
@@ -77,7 +82,7 @@ fn apply_one<'a>(buffer: Transformed<'a>, transform: &Transform) -> Option<Trans
             xor(bytes.into_owned(), key, start).into()
         }
         // These depend on where the buffer ends.
-        _ if !is_whole => return None,
+        _ if !is_all => return None,
         Transform::Xor { offset, key } => xor_from(bytes.into_owned(), *offset, key).into(),
         Transform::Subslice(slice) => subslice(&bytes, slice).to_vec().into(),
         Transform::FromBase64(wanted) => match base64::decode_part(&bytes, wanted) {
@@ -85,7 +90,7 @@ fn apply_one<'a>(buffer: Transformed<'a>, transform: &Transform) -> Option<Trans
             None => bytes,
         },
     };
-    Some(Transformed { bytes, start, is_whole })
+    Some(Transformed { bytes, start, is_whole, starts_here })
 }
 
 /// White space of C's `isspace`: that of Rust is without the vertical tab.

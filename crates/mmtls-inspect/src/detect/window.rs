@@ -49,9 +49,14 @@ impl Window {
         }
     }
 
-    /// Whether so many more bytes make it lose its start. Until then it holds all that came.
+    /// Whether so many more bytes make it lose its start.
     pub(super) fn is_full(&self, more: usize) -> bool {
-        !self.has_slid && self.bytes.len() + more > MOST
+        self.bytes.len() + more > MOST
+    }
+
+    /// Whether it no longer holds all that came.
+    pub(super) fn has_slid(&self) -> bool {
+        self.has_slid
     }
 
     /// Adds bytes, [`STEP`] at most; false when the budget is used up. Nothing is kept then.
@@ -101,20 +106,11 @@ impl Window {
         }
     }
 
-    /// As [`Self::view`], of a connection, of which nobody can say that nothing follows: what has come is all there is, and
-    /// what is no longer at hand does not count. Whoever waited for its end could be kept waiting for ever.
+    /// As [`Self::view`], as if nothing followed, and nothing had been before what is at hand. So are looked at: what is about to
+    /// lose its start; and a connection, of which nobody can say that nothing follows: whoever waited for its end could be
+    /// kept waiting for ever.
     pub(super) fn so_far(&self) -> View<'_> {
         View { is_whole: true, starts_here: true, ..self.view() }
-    }
-
-    /// As [`Self::view`], of what is at hand as if nothing followed. Only while nothing was lost.
-    pub(super) fn whole_view(&self) -> Option<View<'_>> {
-        (!self.has_slid).then_some(View {
-            bytes: &self.bytes,
-            start: 0,
-            is_whole: true,
-            starts_here: false,
-        })
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -151,13 +147,13 @@ mod tests {
             assert!(!window.is_full(STEP));
             assert!(window.push(&[step; STEP]));
         }
-        assert!(window.whole_view().is_some() && window.is_full(1));
+        assert!(window.is_full(1));
         assert!(window.push(b"x"));
         let view = window.view();
         assert_eq!((view.start, view.bytes.len()), (KEPT as u64, KEPT + 1));
         assert_eq!((view.bytes.first(), view.bytes.last()), (Some(&2), Some(&b'x')));
         window.end();
-        assert!(!window.view().is_whole && window.whole_view().is_none());
+        assert!(!window.view().is_whole && window.so_far().is_whole);
         window.restart();
         assert_eq!((window.len(), window.view().bytes.len()), ((4 * STEP + 1) as u64, 0));
     }
