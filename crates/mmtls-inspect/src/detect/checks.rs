@@ -116,6 +116,7 @@ impl Checks {
                 Outcome::Fails => {
                     // No attempt can do better.
                     if step.is_independent && (is_first || !self.extracts) {
+                        memory.missing = (!memory.over_cap).then_some(at);
                         return false;
                     }
                     let Some(retry) = retries.pop() else {
@@ -127,6 +128,24 @@ impl Checks {
             }
         }
         !memory.over_cap
+    }
+
+    /// Whether these checks may hold now that more bytes have come: `missing` was nowhere in what ended at `known`. Says yes
+    /// wherever it does not know.
+    pub(crate) fn may_hold(
+        &self,
+        missing: usize,
+        known: u64,
+        view: View<'_>,
+        memory: &mut Memory,
+    ) -> bool {
+        match self.steps.get(missing).map(|step| &step.test) {
+            Some(Test::Literal(literal)) if !literal.content().negated => {
+                let before = (literal.content().bytes.len() as u64).saturating_sub(1);
+                literal.is_in(view.behind(known.saturating_sub(before)), memory)
+            }
+            _ => true,
+        }
     }
 
     /// More bytes are all that can be missing: no check asks for the absence of something, or where the

@@ -75,6 +75,11 @@ impl Literal {
         Some(from.saturating_add(found as u64))
     }
 
+    /// Whether it is anywhere in these bytes, wherever it should be; also where that could not be found out.
+    pub(super) fn is_in(&self, view: View<'_>, memory: &mut Memory) -> bool {
+        self.search(view.bytes, memory).is_some() || memory.over_cap
+    }
+
     /// Whether it is certain that it is nowhere behind a match that ended at `place`.
     pub(super) fn is_absent(&self, place: u64, view: View<'_>, memory: &mut Memory) -> bool {
         let Some(range) = self.range(place, memory) else {

@@ -32,6 +32,8 @@ pub(crate) struct Memory {
     pub(crate) over_cap: bool,
     /// Expressions that were given up at a limit of PCRE2; each counts as no match.
     pub(crate) limits_hit: u32,
+    /// Which check has failed that finds the same whatever the others do, if that was why all of them did.
+    pub(crate) missing: Option<usize>,
     /// Captured values that were over [`MAX_CAPTURED_LEN`].
     pub(crate) captures_dropped: u32,
 }
@@ -56,6 +58,7 @@ impl Memory {
             most_work,
             over_cap: false,
             limits_hit: 0,
+            missing: None,
             captures_dropped: 0,
         }
     }

@@ -80,6 +80,10 @@ pub(super) struct Waiting {
     /// The buffers that have, a bit each.
     matched: u64,
     memory: Option<Box<Memory>>,
+    /// A group that cannot hold without one of its checks, which was nowhere.
+    missing: Option<(usize, usize)>,
+    /// Where the stream ended then.
+    pub(super) known: u64,
 }
 
 /// What has come of a rule.
@@ -232,7 +236,16 @@ fn decided(matched: bool, is_final: bool) -> Outcome {
 
 impl Waiting {
     pub(super) fn new(rule: u32) -> Self {
-        Self { rule, matched: 0, memory: None }
+        Self { rule, matched: 0, memory: None, missing: None, known: 0 }
+    }
+
+    /// Whether it is worth while to apply a rule to a stream again. Also says what it took to find out, in bytes looked at.
+    pub(super) fn may_hold(&self, compiled: &Compiled, view: View<'_>) -> (bool, u64) {
+        let mut memory = Memory::default();
+        let group = self.missing.and_then(|(at, step)| Some((compiled.groups.get(at)?, step)));
+        let holds = group
+            .is_none_or(|(group, step)| group.checks.may_hold(step, self.known, view, &mut memory));
+        (holds, memory.work())
     }
 
     /// Applies what of a rule has not matched yet; also says what it cost, in bytes looked at, and whether
@@ -261,6 +274,7 @@ impl Waiting {
         memory: &mut Memory,
     ) -> Outcome {
         let mut outcome = Outcome::Matched;
+        self.missing = None;
         for (at, group) in compiled.groups.iter().enumerate() {
             let bit = 1u64 << (at & 63);
             if self.matched & bit != 0 {
@@ -269,7 +283,10 @@ impl Waiting {
             let Some(slot) = slots.get(group.slot) else {
                 return Outcome::Never;
             };
-            match subject.group(group, slot, compiled.rule.header.action, memory) {
+            memory.missing = None;
+            let of_group = subject.group(group, slot, compiled.rule.header.action, memory);
+            self.missing = memory.missing.map(|step| (at, step)).or(self.missing);
+            match of_group {
                 Outcome::Matched => self.matched |= bit,
                 // Numbers that it extracts may be what the others need.
                 Outcome::Waits if compiled.has_memory => return Outcome::Waits,

@@ -381,6 +381,23 @@ fn accepts_streams_without_what_must_not_be_there() {
     assert_eq!(found(&[b"good", &far, b"so ev", b"il, xx"]), [1, 2, 3, 4]);
 }
 
+/// A rule that waits costs what comes, not all that is at hand, each time.
+#[test]
+fn accepts_rules_that_wait_on_a_long_connection() {
+    let rules: String = (0..10)
+        .map(|nth| {
+            format!("alert tcp any any -> any any (content:\"User-Agent|3a 20|\"; fast_pattern; content:\"tool{nth}\"; sid:{};)\n", nth + 1)
+        })
+        .collect();
+    let request = format!("GET /{} HTTP/1.1\r\nUser-Agent: x\r\n\r\n", "a".repeat(460));
+    let mut run = Run::new(&rules);
+    let mut parts = vec![(CLIENT, request.as_bytes()); 400];
+    // Cut in two, as is the one of the last rule.
+    parts.extend([(CLIENT, &b"to"[..]), (CLIENT, b"ol3"), (CLIENT, b"tool9")]);
+    run.connection(&parts, usize::MAX);
+    assert_eq!((run.found, run.over_cap), (vec![4, 10], 0));
+}
+
 /// A path is looked into in several forms; a pass must not hold because of one of them.
 #[test]
 fn refuses_to_pass_for_one_form_of_a_path() {

@@ -61,6 +61,14 @@ impl Stream {
         let of_stream = protocol == Protocol::TcpStream || rule.flow.stream == Some(true);
         let known = self.matched.iter().position(|(rule, _)| *rule == number);
         let from = known.map_or(0, |at| self.matched[at].1);
+        let view = self.window.so_far().behind(from);
+        let (may_hold, work) = waiting.may_hold(compiled, view);
+        self.window.worked(work);
+        waiting.known = self.window.len();
+        if !may_hold {
+            self.waiting.push(waiting);
+            return;
+        }
         let mut outcome = Outcome::Never;
         if let Some((piece, _)) = latest
             && !of_stream
