@@ -39,7 +39,7 @@ struct Step {
 #[derive(Debug)]
 enum Test {
     Literal(Literal),
-    Expression { expression: Expression, negated: bool },
+    Expression { expression: Box<Expression>, negated: bool },
     DataAt(DataAt),
     Number(ByteTest),
     Jump(ByteJump),
@@ -191,7 +191,7 @@ impl Test {
             Check::Absent { .. } => return Ok(None),
             Check::Content(content) => Self::Literal(Literal::new(content)),
             Check::Pcre(pcre) => Self::Expression {
-                expression: Expression::new(pcre, reader_of_place(behind).is_some())?,
+                expression: Box::new(Expression::new(pcre, reader_of_place(behind).is_some())?),
                 negated: pcre.negated,
             },
             Check::DataAt(check) => Self::DataAt(*check),
