@@ -119,8 +119,12 @@ impl Bodies<'_, '_> {
     fn bytes(&mut self, message: &mut Message, place: usize, bytes: &[u8]) {
         let at = index(self.side);
         for piece in bytes.chunks(STEP) {
-            if message.bodies.get(place).is_some_and(|body| body.window.is_full(piece.len())) {
-                self.filled(message, place);
+            let window = message.bodies.get(place).map(|body| &body.window);
+            if let Some(window) = window.filter(|window| window.is_full(piece.len())) {
+                // Once, whatever it costs.
+                if !window.has_slid() || self.may_apply(message, place) {
+                    self.filled(message, place);
+                }
             }
             let Some(body) = message.bodies.get_mut(place) else {
                 return;
@@ -188,11 +192,11 @@ impl Bodies<'_, '_> {
     }
 
     /// Collects the rules that may match in what transformations make of a body, now that it is whole.
-    fn transformed(&mut self, message: &Message, place: usize) {
-        let Some(body) = message.bodies.get(place) else {
+    fn transformed(&mut self, message: &mut Message, place: usize) {
+        let Some(body) = message.bodies.get_mut(place) else {
             return;
         };
-        let view = body.window.so_far();
+        let (view, mut work) = (body.window.filled(), 0);
         for (_, slot) in body_slots(self.cx.matcher, self.side) {
             if slot.transforms.is_empty() || !body.is_for(slot.buffer) {
                 continue;
@@ -201,9 +205,11 @@ impl Bodies<'_, '_> {
                 && let Some(transformed) = transform::apply(&slot.transforms, view)
             {
                 let bytes = transformed.view().bytes;
+                work += view.bytes.len() as u64;
                 prefilter.search(&mut Position::default(), bytes, &mut self.cx.scratch.hits);
             }
         }
+        body.window.worked(work);
     }
 
     /// Applies the rules that were collected.

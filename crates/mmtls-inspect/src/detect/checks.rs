@@ -116,7 +116,8 @@ impl Checks {
                 Outcome::Fails => {
                     // No attempt can do better.
                     if step.is_independent && (is_first || !self.extracts) {
-                        memory.missing = (!memory.over_cap).then_some(at);
+                        // Where another match of it was looked for, it is there.
+                        memory.missing = (is_first && !memory.over_cap).then_some(at);
                         return false;
                     }
                     let Some(retry) = retries.pop() else {
@@ -161,6 +162,17 @@ impl Checks {
                 matches!(comparison, Comparison::Greater(_) | Comparison::GreaterOrEqual(_))
             }
             Test::Dataset(_) => false,
+        })
+    }
+
+    /// Whether one of them is about where the buffer ends.
+    pub(crate) fn ask_for_end(&self) -> bool {
+        self.steps.iter().any(|step| match &step.test {
+            Test::Literal(literal) => literal.content().at_end,
+            Test::DataAt(check) => check.negated,
+            Test::Jump(check) => check.from == JumpFrom::End,
+            Test::Size(_) | Test::Dataset(_) => true,
+            Test::Expression { .. } | Test::Number(_) | Test::Extract(_) => false,
         })
     }
 

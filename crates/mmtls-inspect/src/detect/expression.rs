@@ -92,8 +92,11 @@ impl Expression {
         let Some((base, from)) = self.base(place, view) else {
             return false;
         };
-        // A place where it may match could be among the bytes that are lost.
-        let is_known = view.is_whole && (self.relative || view.start == 0 || view.starts_here);
+        // A place where it may match could be among the bytes that are lost. Where those do not count, what stood before the
+        // first byte still does.
+        let looks_back = self.nature.looks_back != Reach::Nothing;
+        let is_lost = view.start > 0 && (looks_back || !view.starts_here);
+        let is_known = view.is_whole && (self.relative || !is_lost);
         let offset = usize::try_from(from.saturating_sub(base)).unwrap_or(usize::MAX);
         let subject = view.tail(base).filter(|subject| is_known && offset <= subject.len());
         let Some(subject) = subject else {

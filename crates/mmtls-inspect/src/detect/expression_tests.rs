@@ -105,6 +105,8 @@ fn refuses_long_searches_from_many_places() {
         (r#"pcre:"/\w+\d{4}\.exe/O";"#, 1),
         // Nothing tells where such a search could go on.
         (r#"pcre:"/(\w(?1)|\d)+\.exe/";"#, 1),
+        (r#"pcre:"/(?P<a>\w+)\d{4}(?P=a)/";"#, 1),
+        (r#"pcre:"/(?:a(?R)?)+\d{4}/";"#, 1),
         (r#"pcre:"/[ab]{1,9}c/";"#, 0),
     ] {
         let mut memory = Memory::new(u64::MAX);

@@ -99,8 +99,11 @@ impl Literal {
             let is_known = at >= view.start;
             return view.is_whole && (!is_within || is_known && !self.is_at(at, view));
         }
-        let is_decided = view.is_whole || range.to.is_some_and(|to| to <= view.end());
-        let from = if view.starts_here { range.from.max(view.start) } else { range.from };
+        let is_decided =
+            range.to.map_or(view.is_whole, |to| to <= view.end() || view.is_whole && !view.goes_on);
+        // What was before does not count, unless that is where it must not be.
+        let is_open = view.starts_here && range.to.is_none();
+        let from = if is_open { range.from.max(view.start) } else { range.from };
         let to = range.to.map_or(view.end(), |to| to.min(view.end()));
         if !is_decided || to.saturating_sub(from) < len {
             return is_decided;

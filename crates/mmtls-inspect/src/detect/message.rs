@@ -172,7 +172,9 @@ impl Subject<'_> {
                 if let Some(view) = self.payload {
                     matched = applies(group, slot, view, memory);
                 }
-                decided(matched, self.has_ended)
+                // What must not be there was there: that it is no longer at hand some time does not count.
+                let is_settled = self.head.is_some() && !group.checks.seek_something();
+                decided(matched, self.has_ended || is_settled)
             }
             Place::Body => {
                 let bodies = self.bodies.iter().enumerate();
@@ -185,11 +187,13 @@ impl Subject<'_> {
                     }
                     let is_filled = self.filled == Some(at) || self.has_ended;
                     // What was before may have had what must not be there, and nothing else is asked for.
+                    let is_at_end = !body.window.has_slid() || body.window.has_ended();
                     let counts = !body.window.has_slid() || group.checks.seek_something();
-                    let view = match is_filled && counts {
-                        true => body.window.so_far(),
-                        false => body.window.view(),
-                    };
+                    let view =
+                        match is_filled && counts && (is_at_end || !group.checks.ask_for_end()) {
+                            true => body.window.filled(),
+                            false => body.window.view(),
+                        };
                     // Transformed anew each time, a long body would cost too much.
                     let is_due = slot.transforms.is_empty() || view.is_whole;
                     matched |= is_due && applies(group, slot, view, memory);

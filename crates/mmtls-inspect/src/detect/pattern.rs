@@ -257,10 +257,11 @@ impl<'a> Scanner<'a> {
             }
             // A line end of two bytes, or a character of several, may be known by half.
             'R' | 'X' => self.is_dependent(),
-            // `\g<0>` is the whole expression.
             'g' | 'k' => {
                 self.is_dependent();
-                self.pattern.nature.is_of_search = true;
+                // `\g<0>` is the whole expression.
+                let name = self.rest.trim_start_matches(['<', '\'', '{', '+', '-']);
+                self.pattern.nature.is_of_search |= name.starts_with('0');
             }
             '1'..='9' | 'K' => self.pattern.nature.is_variable = true,
             'c' => {
@@ -351,7 +352,7 @@ impl<'a> Scanner<'a> {
             (kind, _) => {
                 self.is_dependent();
                 self.looks_back(Reach::Far);
-                self.pattern.nature.is_of_search |= !matches!(kind, Some('=' | '!' | '>'));
+                self.pattern.nature.is_of_search |= matches!(kind, Some('R' | '0'));
             }
         }
     }
@@ -363,12 +364,10 @@ impl<'a> Scanner<'a> {
         let set = self.rest.split_at_checked(end).map_or("", |(set, _)| set);
         // Whether `#` starts a comment, and so what the rest is, is not known then. And `(?-1)` is no
         // option, but the group before.
-        let is_reference = set.contains(|set: char| set.is_ascii_digit());
-        if set.contains(['x', '^']) || is_reference {
+        if set.contains(['x', '^']) || set.contains(|set: char| set.is_ascii_digit()) {
             self.is_dependent();
             self.looks_back(Reach::Far);
         }
-        self.pattern.nature.is_of_search |= is_reference;
         self.dot_all |= set.contains('s');
         self.pattern.has_own_options |= set.contains(['x', 'm', '^']);
         self.copy(end);

@@ -290,18 +290,18 @@ proptest! {
         let ready = Checks::new(&group(checks), &Datasets::default()).unwrap();
         let whole = ready.apply(View::whole(&bytes), &mut Memory::new(WORK));
         for len in 0..=bytes.len() {
-            let view = View { bytes: &bytes[..len], start: 0, is_whole: false, starts_here: false };
+            let view = View { bytes: &bytes[..len], start: 0, is_whole: false, starts_here: false, goes_on: false };
             let early = ready.apply(view, &mut Memory::new(WORK));
             prop_assert!(whole || !early, "{} of {}", len, bytes.escape_ascii());
             // What is lost can only turn a yes into a no.
             for start in 0..=bytes.len() {
-                let view = View { bytes: &bytes[start..], start: start as u64, is_whole: true, starts_here: false };
+                let view = View { bytes: &bytes[start..], start: start as u64, is_whole: true, starts_here: false, goes_on: false };
                 let late = ready.apply(view, &mut Memory::new(WORK));
                 prop_assert!(whole || !late, "from {} of {}", start, bytes.escape_ascii());
             }
         }
         if ready.is_positive() && whole {
-            let view = View { bytes: &bytes, start: 0, is_whole: false, starts_here: false };
+            let view = View { bytes: &bytes, start: 0, is_whole: false, starts_here: false, goes_on: false };
             prop_assert!(ready.apply(view, &mut Memory::new(WORK)));
         }
     }
@@ -318,7 +318,7 @@ proptest! {
         let transforms = &transforms[which..=which];
         let whole = transform::apply(transforms, View::whole(&bytes)).unwrap();
         for len in 0..=bytes.len() {
-            let view = View { bytes: &bytes[..len], start: 0, is_whole: false, starts_here: false };
+            let view = View { bytes: &bytes[..len], start: 0, is_whole: false, starts_here: false, goes_on: false };
             let early = transform::apply(transforms, view).unwrap();
             prop_assert!(whole.view().bytes.starts_with(early.view().bytes));
         }

@@ -398,6 +398,50 @@ fn accepts_rules_that_wait_on_a_long_connection() {
     assert_eq!((run.found, run.over_cap), (vec![4, 10], 0));
 }
 
+#[test]
+fn accepts_what_comes_behind_what_has_come() {
+    let rules = "alert tcp-stream any any -> any any (content:\"User=\"; content:\"root\"; within:4; sid:1;)\n\
+        alert tcp any any -> any any (content:\"User=\"; pcre:\"/^ro+t/R\"; sid:2;)\n\
+        alert tcp-stream any any -> any any (content:\"User=\"; content:!\"root\"; within:4; sid:3;)\n";
+    let mut run = Run::new(rules);
+    run.connection(&[(CLIENT, b"User="), (CLIENT, b"root")], usize::MAX);
+    assert_eq!(core::mem::take(&mut run.found), [1, 2]);
+    run.connection(&[(CLIENT, b"User="), (CLIENT, b"ro"), (CLIENT, b"ok")], usize::MAX);
+    assert_eq!(run.found, [3]);
+}
+
+/// What must not be at the start was at the start, also where that is no longer at hand.
+#[test]
+fn refuses_to_forget_what_was_at_the_start() {
+    let bodies = http(&[
+        "file.data; content:!\"MZ\"; depth:2; content:\"evil\";",
+        "file.data; pcre:!\"/^MZ/\"; content:\"evil\";",
+        "file.data; content:\"evil\"; endswith;",
+        "file.data; content:\"evil\"; isdataat:!1,relative;",
+        "file.data; content:\"evil\"; bsize:<100000;",
+    ]);
+    let body = [b"MZ", &[b'.'; 98_298][..], b"evil", &[b'.'; 100_000]].concat();
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+    let response = [head.as_bytes(), &body].concat();
+    let found_of = |chunk| {
+        let mut run = Run::new(&bodies);
+        run.connection(&[(CLIENT, GET), (SERVER, &response)], chunk);
+        run.found
+    };
+    assert_eq!((found_of(usize::MAX), found_of(1000)), (vec![], vec![]));
+    let stream = "alert tcp-stream any any -> any any (content:!\"SSH-\"; depth:4; content:\"evil\"; sid:1;)\n";
+    let long = [b"SSH-", &[b'.'; 100_000][..], b"evil"].concat();
+    assert_eq!(found(stream, &[(CLIENT, &long)]), [0; 0]);
+    // A request with the field, and a long body.
+    let fields = http(&["http.uri; content:\"/upload\"; pkt_data; content:!\"Referer|3a|\";"]);
+    let head = "POST /upload HTTP/1.1\r\nReferer: x\r\nContent-Length: 100000\r\n\r\n";
+    let request = [head.as_bytes(), &[b'.'; 100_000]].concat();
+    let mut run = Run::new(&fields);
+    // As large as a record may be.
+    run.connection(&[(CLIENT, &request)], 16 << 10);
+    assert_eq!(run.found, [0; 0]);
+}
+
 /// A path is looked into in several forms; a pass must not hold because of one of them.
 #[test]
 fn refuses_to_pass_for_one_form_of_a_path() {

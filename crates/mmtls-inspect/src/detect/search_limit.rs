@@ -36,12 +36,14 @@ pub(super) struct Bounded {
     regex: Regex,
     /// Where it may begin at one place only, no others are tried.
     is_tied: bool,
-    /// Flags, settings and text, to compile it anew; absent where each place by itself would be another search.
-    parts: Option<Parts>,
+    /// Each place by itself would be another search.
+    is_of_search: bool,
+    parts: Parts,
     few: OnceLock<Option<Regex>>,
     at_place: OnceLock<Option<Regex>>,
 }
 
+/// What it is compiled of.
 #[derive(Debug)]
 struct Parts {
     flags: Flags,
@@ -111,8 +113,14 @@ impl Bounded {
             regex = flags.compile(&format!("{limits}{tied}{settings}{}", flags.at_place(&text)))?;
         }
         let parts = Parts { flags, limits, settings: settings.into(), text: text.into() };
-        let parts = (!is_tied && !is_of_search).then_some(parts);
-        Ok(Self { regex, is_tied, parts, few: OnceLock::new(), at_place: OnceLock::new() })
+        Ok(Self {
+            regex,
+            is_tied,
+            is_of_search,
+            parts,
+            few: OnceLock::new(),
+            at_place: OnceLock::new(),
+        })
     }
 
     /// The first match that begins at `from` or behind it.
@@ -124,8 +132,8 @@ impl Bounded {
         let few =
             self.compiled(&self.few, |parts| format!("{FEW}{}{}", parts.settings, parts.text));
         let begun = processor_time();
-        let mut found = Found::by(few.unwrap_or(&self.regex), subject, from);
-        if found.is_err() {
+        let mut found = few.ok_or(GivenUp).and_then(|few| Found::by(few, subject, from));
+        if found.is_err() && !self.is_of_search {
             found = self.place_by_place(subject, from, begun);
         }
         let work = processor_time().saturating_sub(begun).as_nanos() / NS_PER_BYTE;
@@ -161,8 +169,7 @@ impl Bounded {
         place: &'a OnceLock<Option<Regex>>,
         text: impl Fn(&Parts) -> String,
     ) -> Option<&'a Regex> {
-        let compile = |parts: &Parts| parts.flags.compile(&text(parts)).ok();
-        place.get_or_init(|| self.parts.as_ref().and_then(compile)).as_ref()
+        place.get_or_init(|| self.parts.flags.compile(&text(&self.parts)).ok()).as_ref()
     }
 
     /// The names of its groups, the whole match first.

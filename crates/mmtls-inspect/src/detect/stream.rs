@@ -62,7 +62,11 @@ impl Stream {
         let known = self.matched.iter().position(|(rule, _)| *rule == number);
         let from = known.map_or(0, |at| self.matched[at].1);
         let view = self.window.so_far().behind(from);
+        // Without memory, the latest bytes are not in the window.
+        let is_there =
+            latest.is_none_or(|(piece, _)| piece.len() <= self.window.view().bytes.len());
         let (may_hold, work) = waiting.may_hold(compiled, view);
+        let may_hold = may_hold || !is_there;
         self.window.worked(work);
         waiting.known = self.window.len();
         if !may_hold {

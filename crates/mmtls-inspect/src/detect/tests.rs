@@ -249,7 +249,11 @@ fn accepts_and_refuses_transformed_buffers() {
 /// before that are lost.
 fn partly(options: &str, bytes: &[u8]) -> [bool; 3] {
     [(0, false), (0, true), (3, true)].map(|(start, is_whole)| {
-        run(options, View { bytes, start, is_whole, starts_here: false }, &mut Memory::new(WORK))
+        run(
+            options,
+            View { bytes, start, is_whole, starts_here: false, goes_on: false },
+            &mut Memory::new(WORK),
+        )
     })
 }
 

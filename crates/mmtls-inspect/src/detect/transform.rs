@@ -21,26 +21,27 @@ pub(crate) struct Transformed<'a> {
     start: u64,
     is_whole: bool,
     starts_here: bool,
+    goes_on: bool,
 }
 
 impl Transformed<'_> {
     /// What is known of it.
     pub(crate) fn view(&self) -> View<'_> {
-        let Self { start, is_whole, starts_here, .. } = *self;
-        View { bytes: &self.bytes, start, is_whole, starts_here }
+        let Self { start, is_whole, starts_here, goes_on, .. } = *self;
+        View { bytes: &self.bytes, start, is_whole, starts_here, goes_on }
     }
 }
 
 /// Applies transformations, one after the other. Absent where nothing is known of what comes of it: a
 /// digest before the buffer is whole, and a transformation that depends on bytes no longer at hand.
 pub(crate) fn apply<'a>(transforms: &[Transform], view: View<'a>) -> Option<Transformed<'a>> {
-    let View { bytes, start, is_whole, starts_here } = view;
-    let known = Transformed { bytes: Cow::Borrowed(bytes), start, is_whole, starts_here };
+    let View { bytes, start, is_whole, starts_here, goes_on } = view;
+    let known = Transformed { bytes: Cow::Borrowed(bytes), start, is_whole, starts_here, goes_on };
     transforms.iter().try_fold(known, apply_one)
 }
 
 fn apply_one<'a>(buffer: Transformed<'a>, transform: &Transform) -> Option<Transformed<'a>> {
-    let Transformed { bytes, start, is_whole, starts_here } = buffer;
+    let Transformed { bytes, start, is_whole, starts_here, goes_on } = buffer;
     let keeps_places = matches!(
         transform,
         Transform::ToLowercase
@@ -90,7 +91,7 @@ fn apply_one<'a>(buffer: Transformed<'a>, transform: &Transform) -> Option<Trans
             None => bytes,
         },
     };
-    Some(Transformed { bytes, start, is_whole, starts_here })
+    Some(Transformed { bytes, start, is_whole, starts_here, goes_on })
 }
 
 /// White space of C's `isspace`: that of Rust is without the vertical tab.

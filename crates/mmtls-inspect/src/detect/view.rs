@@ -11,12 +11,14 @@ pub(crate) struct View<'a> {
     pub(crate) is_whole: bool,
     /// What was before does not count: a literal that is not in the bytes at hand is not there.
     pub(crate) starts_here: bool,
+    /// More may follow: what must not be within so many bytes waits for them.
+    pub(crate) goes_on: bool,
 }
 
 impl<'a> View<'a> {
     /// A buffer that is wholly known.
     pub(crate) const fn whole(bytes: &'a [u8]) -> Self {
-        Self { bytes, start: 0, is_whole: true, starts_here: false }
+        Self { bytes, start: 0, is_whole: true, starts_here: false, goes_on: false }
     }
 
     /// Only what stands at a place and behind it, as if the rest were no longer at hand.
@@ -52,7 +54,8 @@ mod tests {
 
     #[test]
     fn accepts_places_at_hand_and_refuses_others() {
-        let view = View { bytes: b"cdef", start: 2, is_whole: false, starts_here: false };
+        let view =
+            View { bytes: b"cdef", start: 2, is_whole: false, starts_here: false, goes_on: false };
         assert_eq!(view.end(), 6);
         assert_eq!(view.slice(2, 4), Some(&b"cd"[..]));
         assert_eq!(view.slice(6, 6), Some(&b""[..]));
@@ -61,7 +64,13 @@ mod tests {
             assert_eq!(view.slice(from, to), None, "{from} {to}");
         }
         assert_eq!((view.tail(1), view.tail(7)), (None, None));
-        let far = View { bytes: b"a", start: u64::MAX, is_whole: true, starts_here: false };
+        let far = View {
+            bytes: b"a",
+            start: u64::MAX,
+            is_whole: true,
+            starts_here: false,
+            goes_on: false,
+        };
         assert_eq!(far.end(), u64::MAX);
     }
 }

@@ -98,19 +98,27 @@ impl Window {
 
     /// What checks look at.
     pub(super) fn view(&self) -> View<'_> {
-        View {
-            bytes: &self.bytes,
-            start: self.start,
-            is_whole: self.is_whole && !self.has_slid,
-            starts_here: false,
-        }
+        let is_whole = self.is_whole && !self.has_slid;
+        let (bytes, start) = (&*self.bytes, self.start);
+        View { bytes, start, is_whole, starts_here: false, goes_on: false }
     }
 
-    /// As [`Self::view`], as if nothing followed, and nothing had been before what is at hand. So are looked at: what is about to
-    /// lose its start; and a connection, of which nobody can say that nothing follows: whoever waited for its end could be
-    /// kept waiting for ever.
+    /// As [`Self::view`], as if nothing followed: of what is about to lose its start, or is over. Nothing had been before what
+    /// is at hand, either.
+    pub(super) fn filled(&self) -> View<'_> {
+        let goes_on = self.has_slid && !self.is_whole;
+        View { is_whole: true, starts_here: self.has_slid, goes_on, ..self.view() }
+    }
+
+    /// The same of a connection, of which nobody can say that nothing follows: whoever waited for its end could be kept
+    /// waiting for ever.
     pub(super) fn so_far(&self) -> View<'_> {
-        View { is_whole: true, starts_here: true, ..self.view() }
+        View { is_whole: true, starts_here: true, goes_on: true, ..self.view() }
+    }
+
+    /// Whether it is over.
+    pub(super) fn has_ended(&self) -> bool {
+        self.is_whole
     }
 
     pub(super) fn len(&self) -> u64 {
