@@ -102,11 +102,14 @@ pub struct ClientConfig {
     pub min_pause: Duration,
     /// Longest pause between attempts; ten seconds where a middlebox was reached and gave no welcome.
     pub max_pause: Duration,
+    /// How often one that gives first keys when asked ([`Greeting`](message::Greeting::FIRST_KEYS_ON_REQUEST)) looks whether its
+    /// host's address has changed: nobody asks an old address, so nobody tells.
+    pub look_pause: Duration,
 }
 
 impl ClientConfig {
     /// The defaults: 8192 messages, 5 s to connect, pauses from 50 ms to half a second: whoever waits for keys does
-    /// not wait for long.
+    /// not wait for long. A look at the address once a minute.
     #[must_use]
     pub fn new(middleboxes: Vec<Middlebox>, ca_file: PathBuf) -> Self {
         Self {
@@ -120,6 +123,7 @@ impl ClientConfig {
             connect_timeout: Duration::from_secs(5),
             min_pause: Duration::from_millis(50),
             max_pause: Duration::from_millis(500),
+            look_pause: Duration::from_secs(60),
         }
     }
 }
@@ -193,6 +197,9 @@ impl Client {
             capabilities: config.capabilities,
         });
         let hello = Arc::new(message::encode(&hello).map_err(StartError::Software)?);
+        // A key server's address is not that of the sessions.
+        let is_asked = config.capabilities & message::Greeting::FIRST_KEYS_ON_REQUEST != 0;
+        let look_pause = (is_asked && on_welcome.is_none()).then_some(config.look_pause);
         let on_request: Arc<RequestHandler> = Arc::new(on_request);
         let links = config
             .middleboxes
@@ -207,6 +214,7 @@ impl Client {
                     connect_timeout: config.connect_timeout,
                     min_pause: config.min_pause,
                     max_pause: config.max_pause,
+                    look_pause,
                     on_request: Arc::clone(&on_request),
                     on_welcome: on_welcome.clone(),
                 })

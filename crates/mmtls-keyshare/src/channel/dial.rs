@@ -1,8 +1,8 @@
-//! The way to the first of a name's addresses that answers. Refuses to wait for one of them alone.
+//! The way to the first of a name's addresses that answers, and how long to wait for another attempt. Refuses to wait for one of them alone.
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Connects to the first address that answers. Each gets an equal part of the time that is left:
 /// a name often has one in a network that leads nowhere.
@@ -28,10 +28,28 @@ pub(super) fn connect_any(
     Err(last)
 }
 
+/// Spreads reconnects of many endpoints; not a secret.
+pub(super) struct Jitter(u64);
+
+impl Jitter {
+    pub(super) fn new(address: &str) -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        Self(RandomState::new().hash_one(address) | 1)
+    }
+
+    /// Between half and all of `pause`.
+    pub(super) fn of(&mut self, pause: Duration) -> Duration {
+        // Xorshift is enough for that.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        let half = pause / 2;
+        half + half * u32::from((self.0 >> 32) as u16) / u32::from(u16::MAX)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 
     use super::*;

@@ -3,8 +3,8 @@
 //! The thread sleeps in one poll for the socket, for the caller's wake-up and for deadlines. A caller whose message can
 //! leave at once sends it itself.
 //! Nothing is taken from the queue before the middlebox has said welcome, so that a middlebox
-//! that turns this endpoint away costs no keys. Where keys are refused for this side's address, which has changed meanwhile, it
-//! connects again. Refuses to grow: a full queue drops its oldest.
+//! that turns this endpoint away costs no keys. Where keys are refused for this side's address, which has changed meanwhile, or it
+//! has changed and keys are only asked for, it connects again. Refuses to grow: a full queue drops its oldest.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -19,7 +19,7 @@ use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use zeroize::Zeroizing;
 
-use super::dial::connect_any;
+use super::dial::{Jitter, connect_any};
 use super::sending::{ClientCounters, RequestHandler, SendError, WelcomeHandler};
 use super::socket;
 use super::source::{self, Source};
@@ -62,6 +62,8 @@ pub(super) struct Settings {
     pub(super) connect_timeout: Duration,
     pub(super) min_pause: Duration,
     pub(super) max_pause: Duration,
+    /// Between two looks at this side's address without a refusal; never where there is none.
+    pub(super) look_pause: Option<Duration>,
     pub(super) on_request: Arc<RequestHandler>,
     pub(super) on_welcome: Option<WelcomeHandler>,
 }
@@ -254,23 +256,17 @@ pub(super) fn start(settings: Settings) -> io::Result<Link> {
     let address = settings.address.clone();
     let shared = Arc::new(Shared::new(address, std::process::id(), settings.queue_messages, waker));
     let mut worker = Worker {
-        jitter: jitter_seed(&settings.address),
+        jitter: Jitter::new(&settings.address),
+        source: Source::new(settings.look_pause),
         settings,
         shared: Arc::clone(&shared),
         poll,
         events: Events::with_capacity(8),
         attempts: 0,
         was_reached: false,
-        source: Source::default(),
     };
     std::thread::Builder::new().name("mmtls-keys".to_owned()).spawn(move || worker.run())?;
     Ok(Link { shared })
-}
-
-/// Spreads reconnects of many endpoints; not a secret.
-fn jitter_seed(address: &str) -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(address) | 1
 }
 
 /// Why a connection ended.
@@ -288,7 +284,7 @@ struct Worker {
     shared: Arc<Shared>,
     poll: Poll,
     events: Events,
-    jitter: u64,
+    jitter: Jitter,
     /// Connections that were tried.
     attempts: u32,
     /// The latest one came as far as to a TCP connection.
@@ -323,8 +319,8 @@ impl Worker {
             let is_refused = self.was_reached && !was_welcome;
             let longest = if is_refused { MAX_REFUSED_PAUSE } else { self.settings.max_pause };
             pause = pause.min(longest);
-            self.sleep(self.with_jitter(pause), is_refused);
-            self.jitter = next_random(self.jitter);
+            let pause_now = self.jitter.of(pause);
+            self.sleep(pause_now, is_refused);
             pause = (pause * 2).min(longest);
         }
         let mut state = self.shared.lock();
@@ -332,12 +328,6 @@ impl Worker {
         state.finished = true;
         drop(state);
         self.shared.changed.notify_all();
-    }
-
-    /// Between half and all of `pause`.
-    fn with_jitter(&self, pause: Duration) -> Duration {
-        let half = pause / 2;
-        half + half * u32::from((self.jitter >> 32) as u16) / u32::from(u16::MAX)
     }
 
     /// Whether to end: the deadline passed or, with `when_idle`, nothing is left to deliver.
@@ -480,7 +470,8 @@ impl Worker {
             };
             let (is_idle, welcome) = (open.is_idle(), open.welcome);
             let refused = std::mem::take(&mut open.address_refused);
-            let ends = refused.then(|| (open.stream.local_addr(), open.stream.peer_addr()));
+            let looks = refused || (welcome && self.source.is_due(Instant::now()));
+            let ends = looks.then(|| (open.stream.local_addr(), open.stream.peer_addr()));
             drop(session);
             if self.must_stop(is_idle) {
                 return End::Stopped;
@@ -493,7 +484,7 @@ impl Worker {
                 return End::Moved;
             }
             let limit = if welcome {
-                None
+                self.source.until_due(Instant::now())
             } else {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
@@ -543,13 +534,6 @@ impl Worker {
     fn wait_until(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         self.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())))
     }
-}
-
-/// Xorshift: enough to spread reconnects.
-fn next_random(mut x: u64) -> u64 {
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^ (x << 17)
 }
 
 /// One connection.

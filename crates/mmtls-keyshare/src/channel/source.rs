@@ -2,6 +2,8 @@
 //! for sessions of the address that they come from, and new sessions have the present one of several that change
 //! (temporary addresses, RFC 8981), while a connection keeps that with which it began.
 //!
+//! Whoever sends keys from an old address has them refused; whoever gives them when asked is not asked there, and looks now and then.
+//!
 //! Refuses to look more than once a second, to say so more than once a minute, and to say it again where that has led back. Behind
 //! address translation, and for sessions of other hosts, no address of this host is the right one, and none is another one.
 
@@ -17,18 +19,40 @@ const CHANGE_PAUSE: Duration = Duration::from_secs(60);
 /// What is known of the addresses of a link's connections.
 #[derive(Default)]
 pub(super) struct Source {
+    /// Between two looks without a refusal, where there are any.
+    pause: Option<Duration>,
+    due: Option<Instant>,
     next_look: Option<Instant>,
     /// From which address it was to go to which, until it has gone elsewhere.
     latest: Option<[IpAddr; 2]>,
 }
 
 impl Source {
+    /// Of a link that looks so often by itself.
+    pub(super) fn new(pause: Option<Duration>) -> Self {
+        Self { pause, ..Self::default() }
+    }
+
+    /// Whether to look although nothing was refused.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.due.is_some_and(|at| now >= at);
+        if is_due || self.due.is_none() {
+            self.due = self.pause.map(|pause| now + pause);
+        }
+        is_due
+    }
+
+    /// How long until then.
+    pub(super) fn until_due(&self, now: Instant) -> Option<Duration> {
+        self.due.map(|at| at.saturating_duration_since(now))
+    }
+
     /// Where the next connection has come from.
     pub(super) fn comes_from(&mut self, own: IpAddr) {
         self.latest = self.latest.filter(|it| it[0] == own);
     }
 
-    /// Whether to connect again, of a connection from `own` whose keys were refused for its address; `present` tells from where
+    /// Whether to connect again, of a connection from `own` whose keys were refused for its address, or that is due; `present` tells from where
     /// one to this peer would come now.
     pub(super) fn has_changed(
         &mut self,
@@ -92,6 +116,20 @@ mod tests {
             let has_changed = source.has_changed(address(1), peer, now, |_| Ok(address(3)));
             assert_eq!(has_changed, is_elsewhere);
         }
+    }
+
+    #[test]
+    fn accepts_looks_without_a_refusal_where_there_is_a_pause() {
+        let start = Instant::now();
+        let mut never = Source::default();
+        assert!(!never.is_due(start) && !never.is_due(start + CHANGE_PAUSE));
+        assert_eq!(never.until_due(start), None);
+        let mut source = Source::new(Some(CHANGE_PAUSE));
+        assert!(!source.is_due(start), "it has just connected");
+        assert_eq!(source.until_due(start + LOOK_PAUSE), Some(CHANGE_PAUSE - LOOK_PAUSE));
+        assert!(source.is_due(start + CHANGE_PAUSE));
+        assert!(!source.is_due(start + CHANGE_PAUSE), "once");
+        assert!(source.is_due(start + CHANGE_PAUSE * 3));
     }
 
     #[test]

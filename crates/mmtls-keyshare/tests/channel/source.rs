@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mmtls_keyshare::client::ClientConfig;
-use mmtls_keyshare::message::{Message, NullKeys, Reason, Refused};
+use mmtls_keyshare::message::{Greeting, Message, NullKeys, Reason, Refused};
 use mmtls_keyshare::server::{KeySink, Peer, Server, ServerConfig};
 
 use crate::common::Pki;
@@ -167,4 +167,31 @@ fn accepts_that_nobody_ends_the_connection_that_it_leaves() {
     let begun = Instant::now();
     until(|| client.counters().connects == 2);
     assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn accepts_that_nobody_asks_its_old_address() {
+    if !is_apart("source::accepts_that_nobody_asks_its_old_address") {
+        return;
+    }
+    come_from(2);
+    let pki = Pki::new("source-asked");
+    let sink = Strict { present: Arc::new(Mutex::new(address(3))), heard: Arc::default() };
+    let server = strict_server(&pki, &sink);
+    let mut config = config_to(&pki, server.local_addr().port());
+    config.look_pause = Duration::from_millis(50);
+    let others = client(config.clone());
+    config.capabilities = Greeting::FIRST_KEYS_ON_REQUEST;
+    let asked = client(config);
+    for client in [&others, &asked] {
+        assert!(client.wait_connected(PATIENCE), "{:?}", client.connection_errors());
+    }
+    come_from(3);
+    until(|| asked.counters().connects == 2);
+    assert!(asked.wait_connected(PATIENCE), "{:?}", asked.connection_errors());
+    asked.send(&null(1)).unwrap();
+    until(|| *sink.heard.lock().unwrap() == [(address(3), 1)]);
+    // Who sends keys by itself is told.
+    assert_eq!(others.counters().connects, 1);
+    drop(server);
 }
