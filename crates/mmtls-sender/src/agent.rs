@@ -4,7 +4,7 @@
 //! it may fork. Before each use `fstat` tells whether the descriptor is still ours. (Another
 //! thread closing it between that and the write, which takes a microsecond, remains possible.)
 //! After a fork both processes write to the same socket; datagrams stay whole.
-//! Refuses: to block, to keep more than [`MAX_WAITING`] datagrams, agents of other users.
+//! Signals wait while a thread has the lock. Refuses: to block, to keep more than [`MAX_WAITING`] datagrams, agents of other users.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use libc::c_int;
 use mmtls_keyshare::agent::{Datagram, MAX_DATAGRAM_BYTES};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::host::Errno;
+use crate::host::{Errno, SignalsHeld};
 use crate::lock::ForkLock;
 
 /// Datagrams that wait while the agent's socket is full.
@@ -183,6 +183,8 @@ impl Sender {
 
     /// `None` when the lock cannot be had in time.
     fn with_connection<T>(&self, work: impl FnOnce(&mut Connection) -> T) -> Option<T> {
+        // Given back behind the lock.
+        let _signals = SignalsHeld::new();
         let mut connection = self.connection.lock()?;
         if connection.interrupted {
             connection.reset();
@@ -488,6 +490,26 @@ mod tests {
         }
         assert_eq!(waiting.front(), None);
         assert!(waiting.slots.iter().all(|slot| slot.bytes.iter().all(|&byte| byte == 0)));
+    }
+
+    #[test]
+    fn refuses_to_be_interrupted_while_it_has_the_lock() {
+        static CAME: AtomicU64 = AtomicU64::new(0);
+        extern "C" fn come(_: c_int) {
+            CAME.fetch_add(1, Ordering::Relaxed);
+        }
+        let handler = come as extern "C" fn(c_int) as *const () as libc::sighandler_t;
+        // SAFETY: the handler does what handlers may.
+        unsafe { libc::signal(libc::SIGUSR1, handler) };
+        let came = || {
+            // SAFETY: no preconditions.
+            unsafe { libc::raise(libc::SIGUSR1) };
+            CAME.load(Ordering::Relaxed)
+        };
+        let sender = Box::new(Sender::new());
+        assert_eq!(sender.with_connection(|_| came()), Some(0));
+        assert_eq!(CAME.load(Ordering::Relaxed), 1, "it was lost");
+        assert_eq!(came(), 2, "it is still held");
     }
 
     #[test]

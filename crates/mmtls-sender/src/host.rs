@@ -48,6 +48,39 @@ impl Cancelability {
     }
 }
 
+/// Keeps signals away from this thread until it is dropped: a handler may jump out of what it has interrupted
+/// (`siglongjmp`), which would then stay as it was, or come back into it. Not those that the thread itself causes: programs
+/// emulate system calls by such (SIGSYS), and end where they find them blocked.
+pub(crate) struct SignalsHeld(libc::sigset_t);
+
+impl SignalsHeld {
+    const OWN: [libc::c_int; 6] =
+        [libc::SIGSYS, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+
+    pub(crate) fn new() -> Self {
+        let mut held = MaybeUninit::<libc::sigset_t>::zeroed();
+        let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: the set lives, and is filled.
+        unsafe { libc::sigfillset(held.as_mut_ptr()) };
+        for signal in Self::OWN {
+            // SAFETY: as above, and the signals exist.
+            unsafe { libc::sigdelset(held.as_mut_ptr(), signal) };
+        }
+        let (held, before_at) = (held.as_ptr(), before.as_mut_ptr());
+        // SAFETY: both sets live; it fails only for ways of changing that do not exist.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, held, before_at) };
+        // SAFETY: it was zeroed, and every bit pattern is valid for a set.
+        Self(unsafe { before.assume_init() })
+    }
+}
+
+impl Drop for SignalsHeld {
+    fn drop(&mut self) {
+        // SAFETY: the set lives, and is what was there.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
 /// The host's `errno`, to be put back.
 pub(crate) struct Errno(libc::c_int);
 
