@@ -35,6 +35,9 @@ pub(crate) struct Decoder {
     charge: Charge,
     /// What was reported already.
     reported: Vec<Fault>,
+    /// Another coding is named that is not known, which says enough of a body that is not what the known ones allow. Not of
+    /// one that some clients read in another format: they pass over such names.
+    is_doubtful: bool,
 }
 
 struct Reading {
@@ -76,12 +79,8 @@ impl Decoder {
         if readings.is_empty() {
             return Ok(None);
         }
-        let reported = match codings.fault() {
-            // That says enough.
-            Some(_) => vec![Fault::Malformed, Fault::Truncated],
-            None => Vec::new(),
-        };
-        let mut decoder = Self { readings, taken: 0, charge: budget.charge(), reported };
+        let (charge, is_doubtful) = (budget.charge(), codings.fault().is_some());
+        let mut decoder = Self { readings, taken: 0, charge, reported: Vec::new(), is_doubtful };
         if decoder.charge() { Ok(Some(decoder)) } else { Err(Fault::OverCap) }
     }
 
@@ -132,7 +131,8 @@ impl Decoder {
         }
         let live = self.live().next().is_some();
         // Where one reading goes on, the other was none, unless it had begun: some clients change over in the middle.
-        if let Some(why) = failed.filter(|why| *why == Fault::OverCap || !live || broke_off) {
+        let tells = !live && !self.is_doubtful || broke_off;
+        if let Some(why) = failed.filter(|why| *why == Fault::OverCap || tells) {
             self.report(why, fault);
         }
         for (is_so, what) in [
@@ -149,7 +149,7 @@ impl Decoder {
     pub(crate) fn finish(&mut self, fault: &mut impl FnMut(Fault)) {
         let is_complete = |reading: &Reading| reading.stages.iter().all(Stage::is_complete);
         let is_cut = self.live().next().is_some() && !self.live().any(is_complete);
-        if self.taken > 0 && is_cut {
+        if self.taken > 0 && is_cut && !self.is_doubtful {
             self.report(Fault::Truncated, fault);
         }
     }

@@ -42,7 +42,7 @@ pub(super) struct Stage {
     produced: u64,
     trailing: bool,
     several: bool,
-    /// It began as only zlib's frame does, and is none.
+    /// It began as only zlib's frame does, and is none; or a frame of an older zstd follows.
     broke_off: bool,
 }
 
@@ -203,7 +203,8 @@ impl Stage {
         self.several
     }
 
-    /// Whether it failed behind a header of zlib's: no raw deflate begins so that an encoder made.
+    /// Whether it failed where some clients go on in another format: behind a header of zlib's, as no raw deflate begins that an
+    /// encoder made, and at a frame of an older zstd.
     pub(super) fn broke_off(&self) -> bool {
         self.broke_off
     }
@@ -263,7 +264,9 @@ impl Stage {
                 *trailing |= at_end && used < input.len();
             }
             Format::Zstd(zstd) => {
-                zstd.decode(input, out, several)?;
+                let result = zstd.decode(input, out, several);
+                *broke_off = zstd.junk == Some(ZstdJunk::Magic(ZSTD_MAGIC));
+                result?;
                 *trailing |= zstd.junk == Some(ZstdJunk::Nothing);
             }
             Format::Chunked { state, ended } => chunked(state, ended, input, out)?,
@@ -516,6 +519,7 @@ impl Zstd {
             };
             junk = if is_next { ZstdJunk::Magic(count + 1) } else { ZstdJunk::Nothing };
             if junk == ZstdJunk::Magic(ZSTD_MAGIC) {
+                self.junk = Some(junk);
                 return Err(Fault::Malformed);
             }
         }

@@ -273,6 +273,9 @@ fn refuses_frames_of_older_formats_of_zstd() {
         }
         assert_eq!(behind(first, b""), (vec![], vec![Fault::Malformed]), "{first:x}");
     }
+    // An unknown name hides nothing of that: who passes over it reads on.
+    let (_, faults) = decode("zstd, x", &body(0x27, hello));
+    assert_eq!(faults, [Fault::Unknown, Fault::Malformed]);
     // Other junk is as it was, however much it looks like that.
     let junk = vec![Fault::TrailingBytes];
     for first in [0x1e, 0x21] {
@@ -295,6 +298,11 @@ fn refuses_raw_deflate_that_begins_as_zlib() {
     assert_eq!(decode("deflate", &body), (vec![content.clone()], vec![Fault::Malformed]));
     let (out, faults) = decode("deflate, gzip", &gzip(&body));
     assert!(out.contains(&content) && faults == [Fault::Malformed], "{faults:?}");
+    // Firefox passes over names that it does not know; otherwise they say enough.
+    assert_eq!(decode("deflate, x", &body).1, [Fault::Unknown, Fault::Malformed]);
+    for other in [&b"none"[..], &raw(TEXT)[..9]] {
+        assert_eq!(decode("deflate, x", other).1, [Fault::Unknown]);
+    }
     // Stored blocks as encoders make them, and each stack of what is honest.
     let stored = |first: u8| [&[first, 1, 1, 0xfe, 0xfe][..], &content, b"\x03\0"].concat();
     assert_eq!(decode("deflate", &stored(0)), (vec![content.clone()], vec![]));
