@@ -11,12 +11,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::common::{client_config, name, pki, server_config};
+use crate::common::{client_config, name, only, pki, server_config};
 use mmtls_endpoint::{PRIVATE_TAG_SUITES, has_private_tag, provider};
 use mmtls_record::suite;
 use mmtls_testkit::files::pattern_bytes;
 use mmtls_testkit::{Pki, PrivateTagOpenssl};
-use rustls::{ClientConnection, ConnectionCommon, ServerConnection, SideData};
+use rustls::{AlertDescription, ClientConnection, ConnectionCommon, ServerConnection, SideData};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -240,6 +240,59 @@ fn accepts_resumption_by_hash_and_early_data_by_suite_with_openssl_private_tag()
         assert!(said.contains(&format!("{kind}, TLSv1.3, Cipher is {name}")), "{said}");
         let verdict = if accepted { "accepted" } else { "rejected" };
         assert!(said.contains(&format!("Early data was {verdict}")), "{first:04x}: {said}");
+    }
+}
+
+/// An alert that nobody has protected would end early data where whoever inserts it likes.
+#[test]
+fn refuses_an_open_alert_behind_early_data_with_openssl_private_tag() {
+    let _alone = PORTS.lock();
+    let (Some(openssl), Some(pki)) = (PrivateTagOpenssl::require(), pki()) else {
+        return;
+    };
+    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = probe.local_addr().unwrap().port();
+    drop(probe);
+    let mut command = openssl.program();
+    command.args(["s_server", "-accept", &format!("127.0.0.1:{port}"), "-early_data", "-quiet"]);
+    command.arg("-cert").arg(&pki.server.certificate).arg("-key").arg(&pki.server.key);
+    let mut server = Program(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+    for suite in PRIVATE_TAG_SUITES {
+        let mut config = client_config(&pki, only(suite));
+        config.enable_early_data = true;
+        let config = Arc::new(config);
+        let mut first = ClientConnection::new(Arc::clone(&config), name()).unwrap();
+        let mut stream = connect(port);
+        handshake(&mut first, &mut stream);
+        // Once this is here, so are the tickets.
+        server.0.stdin.as_mut().unwrap().write_all(b"ready\n").unwrap();
+        rustls::Stream::new(&mut first, &mut stream).read_exact(&mut [0; 6]).unwrap();
+        // The server forgets sessions that end otherwise.
+        first.send_close_notify();
+        first.write_tls(&mut stream).unwrap();
+        drop(stream);
+        let mut second = ClientConnection::new(config, name()).unwrap();
+        let mut stream = connect(port);
+        second.early_data().unwrap().write_all(b"early").unwrap();
+        while second.wants_write() {
+            second.write_tls(&mut stream).unwrap();
+        }
+        // close_notify.
+        stream.write_all(&[21, 3, 3, 0, 2, 1, 0]).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let answer = loop {
+            match second.read_tls(&mut stream) {
+                Ok(0) => break Ok(second.is_early_data_accepted()),
+                Ok(_) => {}
+                Err(error) => panic!("{error}"),
+            }
+            if let Err(error) = second.process_new_packets() {
+                break Err(error);
+            }
+        };
+        let refused = rustls::Error::AlertReceived(AlertDescription::UnexpectedMessage);
+        assert_eq!(answer, Err(refused), "{:?}", suite.suite());
+        assert!(second.is_early_data_accepted());
     }
 }
 
