@@ -525,6 +525,55 @@ fn what_does_not_fit_the_guard_is_refused_with_the_remedy() {
     assert!(!all.contains("left and right: "), "{all}");
 }
 
+/// A guard of another pair is ahead of a pair's own: what comes by the interface of both would leave uninspected, or be lost.
+#[test]
+fn guards_of_other_pairs_are_refused_and_those_of_gone_interfaces_make_way() {
+    if !can_run(&["nginx", "python3"]) {
+        return;
+    }
+    let Some(it) = Guarded::new() else {
+        return;
+    };
+    let middlebox = &it.0.bed.middlebox;
+    shell(middlebox, "ip link add spare type veth peer name other && ip link set spare up");
+    // Neither beside it, nor in its place.
+    let told = it.guard(&["install", "left", "spare"]).unwrap_err();
+    assert!(told.contains("the guard of left and right is installed on left"), "{told}");
+    assert!(told.contains("`mmtls guard remove left right` as root"), "{told}");
+    let refused = |interfaces: &str, arguments: &[&str]| {
+        let path = it.0.bed.directory().join("open.toml");
+        std::fs::write(&path, OPEN).unwrap();
+        let mut command = middlebox.command(mmtls_program());
+        command.args(["run", "--inline", interfaces, "--missing-keys", "forward", "-c"]).arg(path);
+        command.args(arguments);
+        let done = it.0.run("refused", command);
+        assert!(!done.status.success());
+        done.stderr
+    };
+    for arguments in [&[][..], &["-T"]] {
+        let told = refused("spare:right", arguments);
+        assert!(told.contains("the guard of left and right is installed on right"), "{told}");
+    }
+    let monitor = it.monitor(&with(OPEN, options()));
+    let told = refused("left:spare", &["-T"]);
+    assert!(told.contains("`mmtls guard remove --force left right` as root"), "{told}");
+    assert!(monitor.stop().unwrap().success);
+
+    // Nobody has removed what an interface that was unplugged has left.
+    it.guard(&["remove", "left", "right"]).unwrap();
+    it.guard(&["install", "left", "spare"]).unwrap();
+    let told = it.guard(&["install", "left", "right"]).unwrap_err();
+    assert!(told.contains("`mmtls guard remove left spare` as root"), "{told}");
+    shell(middlebox, "ip link del spare");
+    assert!(it.guard(&["status"]).unwrap().contains("left and spare: an interface is gone"));
+    quickest(&it, "behind what a gone one has left", &[], |mut mmtls, _| {
+        mmtls.process.signal("KILL");
+        mmtls.process.wait(LIMIT).unwrap();
+    });
+    let all = it.guard(&["status"]).unwrap();
+    assert!(!all.contains("left and spare"), "{all}");
+}
+
 /// Stops one thread of a process, and goes on when it is told to.
 const DEBUGGER: &str = r#"
 import ctypes, sys

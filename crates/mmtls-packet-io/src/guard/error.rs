@@ -36,6 +36,19 @@ pub enum GuardError {
         /// The interfaces.
         names: String,
     },
+    /// A guard of another pair is on an interface of this one, and would forward first.
+    #[error(
+        "the guard of {names} is installed on {interface}, and would forward every frame beside this one: remove it first (`mmtls \
+         guard {remove}` as root)"
+    )]
+    Shared {
+        /// The interface.
+        interface: String,
+        /// The other guard's interfaces.
+        names: String,
+        /// How it is removed.
+        remove: String,
+    },
     /// A guard would forward what a monitor forwards that does not renew its lease.
     #[error(
         "a guard is installed on {interface}, and would forward every frame beside this monitor: inline.when_down = \"open\", \

@@ -8,7 +8,8 @@
 //! interfaces of one network namespace, and is kept under the namespace's cookie, which no other one has had since the
 //! machine started: interface numbers alone are those of many.
 //!
-//! Refuses to be installed where somebody receives who would not renew its lease, and a second monitor.
+//! Refuses to be installed where somebody receives who would not renew its lease, a second monitor, and a second guard of an
+//! interface.
 
 mod error;
 #[cfg(has_offload)]
@@ -212,10 +213,8 @@ fn faulty(path: PathBuf, error: &GuardError, here: u64) -> GuardStatus {
     let (netns, interfaces) = place.unwrap_or_default();
     let is_here = netns == here;
     let socket = inet_socket().ok().filter(|_| is_here);
-    let name = |number: u32| {
-        let name = socket.as_ref().and_then(|it| interface_name(it, number).ok());
-        name.unwrap_or_else(|| number.to_string())
-    };
+    let name =
+        |number: u32| name_here(socket.as_ref(), number).unwrap_or_else(|| number.to_string());
     GuardStatus {
         fault: Some(if place.is_some() { fault } else { GuardFault::Foreign }),
         interfaces: if place.is_some() { interfaces.map(name) } else { Default::default() },
@@ -261,6 +260,7 @@ fn has_hook() -> bool {
 /// one takes over from it.
 pub(crate) fn check(interfaces: &[Interface; 2], takes_over: bool) -> Result<(), Error> {
     let pair = Pair::of(interfaces)?;
+    pair.others().iter().filter(|it| !it.is_gone()).try_for_each(|it| it.refuse(&pair))?;
     if exists(&pair.path(), &pair.told())? {
         let memory = pair.open()?;
         return match memory.holder() {
@@ -282,6 +282,7 @@ pub(crate) fn check(interfaces: &[Interface; 2], takes_over: bool) -> Result<(),
 /// Finds the guard of two interfaces, or installs one where this process may; its memory.
 pub(crate) fn open_or_install(interfaces: &[Interface; 2]) -> Result<Arc<LeaseMemory>, Error> {
     let pair = Pair::of(interfaces)?;
+    pair.make_way()?;
     if !exists(&pair.path(), &pair.told())? {
         pair.install(DEFAULT_LEASE, None).map_err(|error| match error {
             GuardError::System { error, .. }
@@ -379,8 +380,33 @@ impl Pair {
         Ok(memory)
     }
 
+    /// The guards of other pairs that share an interface with this one. They are ahead of its own, and nobody renews their
+    /// leases: what comes by the shared interface would leave by their other one, uninspected. Whoever may not look where
+    /// guards are kept uses one that was installed, which has looked.
+    fn others(&self) -> Vec<Other> {
+        let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
+        let places = entries.filter_map(|it| Some((it.path(), place(it.file_name().to_str()?)?)));
+        let others = places.filter(|(_, (netns, numbers))| {
+            let shares = numbers.iter().any(|number| self.numbers.contains(number));
+            *netns == self.netns && shares && *numbers != sorted(self.numbers)
+        });
+        others.map(|(path, (_, numbers))| Other { path, numbers }).collect()
+    }
+
+    /// Removes what is left of other pairs' guards on these interfaces, and refuses to be beside one that is whole.
+    fn make_way(&self) -> Result<(), GuardError> {
+        for other in self.others() {
+            match other.is_gone() {
+                true => remove_at(&other.path)?,
+                false => other.refuse(self)?,
+            }
+        }
+        Ok(())
+    }
+
     fn install(&self, lease: Duration, owner: Option<(u32, u32)>) -> Result<(), GuardError> {
         is_possible()?;
+        self.make_way()?;
         let path = self.path();
         if exists(&path, &self.told())? {
             let there = self.open()?.lease();
@@ -433,6 +459,46 @@ impl Pair {
         loaded.pin_map(&file)?;
         set_owner(&file, owner)
     }
+}
+
+/// A guard of another pair with an interface of this one.
+struct Other {
+    path: PathBuf,
+    numbers: [u32; 2],
+}
+
+impl Other {
+    /// An interface of it does not exist any more: it forwards into nothing, and nobody can want it.
+    fn is_gone(&self) -> bool {
+        LINKS.iter().any(|link| link::is_detached(&self.path.join(link)))
+    }
+
+    fn refuse(&self, pair: &Pair) -> Result<(), GuardError> {
+        let shared = self.numbers.iter().find_map(|number| {
+            let mut own = pair.numbers.iter().zip(&pair.names);
+            own.find_map(|(it, name)| (it == number).then(|| name.clone()))
+        });
+        let socket = inet_socket().ok();
+        let names = self.numbers.map(|number| name_here(socket.as_ref(), number));
+        let remove = match names.each_ref().map(Option::as_deref) {
+            [Some(one), Some(other)] => {
+                // That of a run that is to be taken over from, too.
+                let is_held = open(&self.path).is_ok_and(|memory| memory.holder().is_some());
+                format!("remove {}{one} {other}", if is_held { "--force " } else { "" })
+            }
+            // Not everybody may ask the links.
+            _ => "remove --gone".to_owned(),
+        };
+        let told = |(name, number): (Option<String>, u32)| name.unwrap_or(number.to_string());
+        let both: Vec<_> = names.into_iter().zip(self.numbers).map(told).collect();
+        let interface = shared.unwrap_or_default();
+        Err(GuardError::Shared { interface, names: both.join(" and "), remove })
+    }
+}
+
+/// The name of an interface of the calling thread's network namespace.
+fn name_here(socket: Option<&OwnedFd>, number: u32) -> Option<String> {
+    interface_name(socket?, number).ok()
 }
 
 /// Lets a user take the lease.
