@@ -464,7 +464,7 @@ fn guards_of_different_places_are_told_apart() {
 /// What would have each frame forwarded twice, or not at all when it is to be.
 #[test]
 fn what_does_not_fit_the_guard_is_refused_with_the_remedy() {
-    if !can_run(&["nginx", "curl"]) {
+    if !can_run(&["nginx", "curl", "tcpdump"]) {
         return;
     }
     let Some(it) = Guarded::new() else {
@@ -509,8 +509,20 @@ fn what_does_not_fit_the_guard_is_refused_with_the_remedy() {
     // Beside a monitor that knows nothing of it.
     let monitor = it.0.mmtls(&options());
     let told = it.guard(&["install", "left", "right"]).unwrap_err();
-    assert!(told.contains("packet sockets receive from left and right"), "{told}");
+    assert!(told.contains("packet sockets receive from left and right (mmtls, process"), "{told}");
+    // One of its interfaces is enough: what comes by it would go twice.
+    shell(&it.0.bed.middlebox, "ip link add spare type veth peer name other");
+    let told = it.guard(&["install", "spare", "right"]).unwrap_err();
+    assert!(told.contains("packet sockets receive from right (mmtls, process"), "{told}");
     assert!(monitor.stop().unwrap().success);
+    // Who only looks keeps nobody from it.
+    let mut tcpdump = it.0.bed.middlebox.command("tcpdump");
+    tcpdump.args(["-ni", "left", "-w", "/dev/null"]);
+    let mut tcpdump = it.0.bed.background("tcpdump", tcpdump).unwrap();
+    tcpdump.wait_for_line("listening on left", LIMIT).unwrap();
+    it.guard(&["install", "left", "spare"]).unwrap();
+    it.guard(&["remove", "left", "spare"]).unwrap();
+    tcpdump.stop();
     // The start installs it itself.
     let monitor = it.monitor(&with(OPEN, options()));
     assert!(monitor.stop().unwrap().stderr.contains("fails open"));

@@ -60,12 +60,14 @@ pub enum GuardError {
     },
     /// Somebody receives there who would not renew the lease.
     #[error(
-        "packet sockets receive from {names}: a monitor that runs without the guard would forward what the guard forwards. End \
-         it, and what else captures on both, first"
+        "packet sockets receive from {names} ({processes}): a monitor that runs without the guard would forward what the guard \
+         forwards. End it, and what else captures on both, first"
     )]
     InUse {
         /// The interfaces.
         names: String,
+        /// Whose sockets they are.
+        processes: String,
     },
     /// A monitor renews it.
     #[error("another monitor holds the lease of the guard of {names}; end it first")]
