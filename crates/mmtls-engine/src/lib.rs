@@ -82,4 +82,4 @@ pub use output::{
 };
 pub use port::PortId;
 pub use session::KeyRefusal;
-pub use wire::{Link, finishes_in_place, udp_payload};
+pub use wire::{Link, cuts_in_place, finishes_in_place, udp_payload};

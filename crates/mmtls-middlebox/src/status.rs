@@ -18,7 +18,7 @@ pub struct Status {
     pub held_frames: u64,
     /// How long frames were held that are not any more.
     pub held_times: Histogram,
-    /// Frames dropped because finishing their checksum would have changed their content.
+    /// Frames dropped because finishing their checksum would have changed their content, or the kernel cannot cut them.
     pub refused_offloads: u64,
     /// How often an interface went down.
     pub interface_downs: u64,

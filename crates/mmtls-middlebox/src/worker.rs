@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use mmtls_engine::session::Handler;
 use mmtls_engine::{
     Engine, Exit, ForwardedElsewhere, FrameInput, KeyRefusal, Link, OffloadedFlow,
-    OffloadedRecords, Output, PortId, RecordsElsewhere, Verdict, finishes_in_place,
+    OffloadedRecords, Output, PortId, RecordsElsewhere, Verdict, cuts_in_place, finishes_in_place,
 };
 use mmtls_packet_io::{
     Action, Error as PortsError, Extent, Forwarded, ForwardedRecords, Frame, Lease, OffloadFlow,
@@ -330,8 +330,11 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             if keys.takes(frame.bytes) {
                 return Action::Drop;
             }
-            if !*passive && !finishes_as_judged(frame) {
+            if !*passive && !leaves_as_judged(frame) {
                 faults.refused_offloads += 1;
+                if faults.refused_offloads == 1 {
+                    faults.message.get_or_insert_with(|| REFUSED_OFFLOAD.to_owned());
+                }
                 return Action::Drop;
             }
             let input = FrameInput {
@@ -528,12 +531,22 @@ fn forwarded_by_ports(of: Forwarded) -> ForwardedElsewhere {
     }
 }
 
-/// Whether what leaves, once its checksum is finished, is what the engine judges.
-fn finishes_as_judged(frame: &Frame<'_>) -> bool {
+/// Whether what leaves, once it is cut and its checksum finished, is what the engine judges.
+fn leaves_as_judged(frame: &Frame<'_>) -> bool {
     let vnet = frame.vnet;
-    let [start, offset] = [vnet.checksum_start, vnet.checksum_offset].map(usize::from);
-    !frame.checksum_partial() || finishes_in_place(Link::Ethernet, frame.bytes, start, offset)
+    let places = (usize::from(vnet.checksum_start), usize::from(vnet.checksum_offset));
+    let checksum = frame.checksum_partial().then_some(places);
+    if frame.gso_size().is_some() {
+        return cuts_in_place(Link::Ethernet, frame.bytes, vnet.is_of_datagrams(), checksum);
+    }
+    checksum
+        .is_none_or(|(start, offset)| finishes_in_place(Link::Ethernet, frame.bytes, start, offset))
 }
+
+/// Said once: what is dropped is counted.
+const REFUSED_OFFLOAD: &str = "a super-frame inside a tunnel, or one whose checksum is to be written elsewhere than into a \
+     checksum, was dropped, as all of them are (offloads_refused): `ethtool -K IF gro off` on both ports lets tunnels pass, and `tso \
+     off` where a neighbour on this host sends them";
 
 /// Unfinished checksums must not be verified, verified ones need not be.
 fn checksum_trusted(frame: &Frame<'_>) -> bool {
@@ -554,7 +567,7 @@ mod tests {
         let judged = |flags, checksum_start, checksum_offset| {
             let vnet =
                 VnetHeader { flags, checksum_start, checksum_offset, ..VnetHeader::default() };
-            finishes_as_judged(&Frame { bytes: &bytes, memory: None, vnet, ingress: Port::Left })
+            leaves_as_judged(&Frame { bytes: &bytes, memory: None, vnet, ingress: Port::Left })
         };
         assert!(judged(VnetHeader::NEEDS_CHECKSUM, 34, 16));
         // Into the first bytes of the payload.
@@ -562,5 +575,34 @@ mod tests {
         assert!(!judged(VnetHeader::NEEDS_CHECKSUM, 54, 0));
         // Without the flag the numbers mean nothing.
         assert!(judged(VnetHeader::DATA_VALID, 54, 0));
+    }
+
+    #[test]
+    fn refuses_super_frames_that_the_kernel_would_not_cut() {
+        let mut bytes = vec![0; 14 + 20 + 20 + 20 + 10];
+        bytes[12..14].copy_from_slice(&[8, 0]);
+        bytes[14..34]
+            .copy_from_slice(&[0x45, 0, 0, 70, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes[46] = 0x50;
+        let judged = |protocol, gso_type, checksum_start| {
+            let mut bytes = bytes.clone();
+            bytes[23] = protocol;
+            let vnet = VnetHeader {
+                flags: VnetHeader::NEEDS_CHECKSUM,
+                gso_type,
+                gso_size: 10,
+                checksum_start,
+                checksum_offset: 16,
+                ..VnetHeader::default()
+            };
+            leaves_as_judged(&Frame { bytes: &bytes, memory: None, vnet, ingress: Port::Left })
+        };
+        // With congestion notification, too.
+        for of_tcp in [1, 4, 0x81] {
+            assert!(judged(6, of_tcp, 34) && !judged(6, of_tcp, 54));
+            // IP in IP: as one frame it could be forwarded.
+            assert!(!judged(4, of_tcp, 54) && judged(4, VnetHeader::GSO_NONE, 54));
+        }
+        assert!(!judged(6, 5, 34) && !judged(17, 1, 34));
     }
 }

@@ -86,6 +86,15 @@ impl VnetHeader {
     pub const DATA_VALID: u8 = 2;
     /// `gso_type`: one ordinary frame.
     pub const GSO_NONE: u8 = 0;
+    const GSO_UDP: u8 = 3;
+    const GSO_UDP_L4: u8 = 5;
+    const GSO_ECN: u8 = 0x80;
+
+    /// A super-frame of UDP datagrams, not of TCP segments.
+    #[must_use]
+    pub const fn is_of_datagrams(&self) -> bool {
+        matches!(self.gso_type & !Self::GSO_ECN, Self::GSO_UDP | Self::GSO_UDP_L4)
+    }
 
     pub(crate) fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         let [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1] = bytes;

@@ -45,6 +45,7 @@ mod share;
 mod signals;
 mod starttls;
 mod transparent;
+mod tunnels;
 mod upgrade;
 mod web;
 mod workers;

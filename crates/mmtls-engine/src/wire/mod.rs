@@ -14,7 +14,7 @@ mod tunnel;
 pub(crate) use build::{Reset, build_probe, build_reset};
 pub use link::Link;
 pub(crate) use link::{link_addresses, turned};
-pub use partial::finishes_in_place;
+pub use partial::{cuts_in_place, finishes_in_place};
 pub(crate) use tcp::{Flags, TcpView};
 
 use core::net::{IpAddr, SocketAddr};

@@ -53,6 +53,27 @@ pub fn finishes_in_place(link: Link, frame: &[u8], start: usize, offset: usize) 
     }
 }
 
+/// Whether a super-frame is cut by its own transport header, the outermost one: of TCP, or of UDP where it is of datagrams. Of one
+/// inside a tunnel the offload header does not say that there is a tunnel, so that the kernel drops it at sending, or a
+/// card cuts it by the wrong headers. `checksum`: start and offset of one that is still to be computed.
+#[must_use]
+pub fn cuts_in_place(
+    link: Link,
+    frame: &[u8],
+    of_datagrams: bool,
+    checksum: Option<(usize, usize)>,
+) -> bool {
+    let is_own = |at: usize, offset| checksum.is_none_or(|it| it == (at, offset));
+    let at = |part: &[u8]| part.as_ptr().addr() - frame.as_ptr().addr();
+    match parse(link, frame, false) {
+        Parsed::Tcp(segment) => !of_datagrams && is_own(at(segment.tcp.bytes()), TCP_CHECKSUM),
+        Parsed::Udp(payload) => of_datagrams && is_own(at(payload) - UDP_HEADER_LEN, UDP_CHECKSUM),
+        // Dropped anyway.
+        Parsed::Malformed => true,
+        Parsed::Fragment(..) | Parsed::Encapsulated | Parsed::Other => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +102,24 @@ mod tests {
         // A TCP segment inside a tunnel: GRE, VXLAN.
         assert!(finishes(&frame(47, &[0; 90]), 60, 16));
         assert!(finishes(&frame(17, &[0; 90]), 84, 16));
+    }
+
+    #[test]
+    fn refuses_super_frames_of_tunnels() {
+        let cuts = |protocol, of_datagrams, checksum| {
+            let mut rest = [0; 90];
+            rest[12] = 0x50;
+            cuts_in_place(Link::Ethernet, &frame(protocol, &rest), of_datagrams, checksum)
+        };
+        assert!(cuts(6, false, Some((34, 16))) && cuts(6, false, None));
+        assert!(cuts(17, true, Some((34, 6))) && cuts(17, true, None));
+        // TCP in IP, in GRE, and in VXLAN; QUIC in VXLAN.
+        assert!(!cuts(4, false, Some((54, 16))) && !cuts(41, false, Some((74, 16))));
+        assert!(!cuts(47, false, Some((58, 16))) && !cuts(47, false, None));
+        assert!(!cuts(17, false, Some((84, 16))) && !cuts(17, false, None));
+        assert!(!cuts(17, true, Some((84, 6))));
+        // Into the payload.
+        assert!(!cuts(6, false, Some((34, 20))) && !cuts(6, true, None));
     }
 
     #[test]

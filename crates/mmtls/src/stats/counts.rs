@@ -29,7 +29,7 @@ pub fn faults(status: &Status) -> [Count; 3] {
     [
         (
             "offloads_refused",
-            "Frames dropped because finishing their checksum would have changed their content.",
+            "Frames dropped because finishing their checksum would have changed their content, or because the kernel cannot cut them (in tunnels).",
             status.refused_offloads,
         ),
         (
