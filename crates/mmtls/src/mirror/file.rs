@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -103,24 +103,26 @@ impl RotatingFile {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn commit(&mut self) -> io::Result<()> {
-        let gathered = self.blocks.get_mut();
-        if gathered.is_empty() {
+        if self.blocks.get_mut().is_empty() {
             return Ok(());
         }
-        let written = self.file.write_all(gathered);
+        let written = self.go_on_elsewhere().and_then(|()| {
+            let gathered = self.blocks.get_mut();
+            self.file.write_all(gathered).map(|()| self.len += gathered.len() as u64)
+        });
         match &written {
-            Ok(()) => {
-                self.len += gathered.len() as u64;
-                self.failed = None;
-            }
+            Ok(()) => self.failed = None,
             Err(_) => {
-                // Needs no space. What is no regular file cannot be cut: whoever reads it next is told all again.
-                if self.file.set_len(self.len).is_err() {
+                // Needs no space, and never makes a hole. What is no regular file cannot be cut: whoever reads it next is told
+                // all again.
+                let actual = self.file.metadata().map_or(0, |it| it.len());
+                if self.file.set_len(self.len.min(actual)).is_err() {
                     self.len = 0;
                 }
                 self.failed = Some(Instant::now());
             }
         }
+        let gathered = self.blocks.get_mut();
         // All of the memory would be written, each time.
         if std::mem::take(&mut self.holds_secrets) {
             gathered.as_mut_slice().zeroize();
@@ -130,6 +132,23 @@ impl RotatingFile {
             self.blocks = PcapngWriter::new(std::mem::take(self.blocks.get_mut()))?;
         }
         written
+    }
+
+    /// Begins another file where somebody has removed this one, or cut it: nobody would find what is written, or could read it.
+    fn go_on_elsewhere(&mut self) -> io::Result<()> {
+        let found = self.file.metadata()?;
+        if !found.is_file() || (found.nlink() > 0 && found.len() >= self.len) {
+            return Ok(());
+        }
+        let mut file = begin(&self.path, self.rotation.files, self.header_len)?;
+        // What was gathered for a file that had nothing begins with them.
+        if self.len > 0 {
+            file.write_all(PcapngWriter::new(Vec::new())?.get_mut())?;
+            self.len = self.header_len;
+        }
+        (self.file, self.opened) = (file, Instant::now());
+        self.generation += 1;
+        Ok(())
     }
 
     /// Whether another file is to begin: between two events, so that each is in one file.
@@ -232,6 +251,35 @@ mod tests {
         }
         assert_eq!(names(&dir), ["m", "m.1", "m.2"]);
         assert!(fs::metadata(dir.0.join("m.1")).unwrap().len() > file.header_len);
+    }
+
+    /// As an operator does who wants the space, or a rotation that knows nothing of this one.
+    #[test]
+    fn accepts_that_the_file_is_removed_or_cut_by_others() {
+        let dir = TempDir::new("mirror-removed");
+        fs::create_dir_all(&dir.0).unwrap();
+        let path = dir.0.join("m");
+        let mut file = RotatingFile::create(&path, rotation(1 << 20, 3)).unwrap();
+        let write = |file: &mut RotatingFile| {
+            file.push(1, &[7; 100], None);
+            file.commit().unwrap();
+        };
+        fs::remove_file(&path).unwrap();
+        // Its headers were still to be written.
+        write(&mut file);
+        let whole = fs::read(&path).unwrap();
+        assert_eq!((file.generation(), whole.len() as u64), (1, file.len));
+        fs::remove_file(&path).unwrap();
+        write(&mut file);
+        assert_eq!((file.generation(), fs::read(&path).unwrap() == whole), (2, true));
+        for len in [0, file.header_len + 8] {
+            fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
+            write(&mut file);
+            assert!(fs::read(&path).unwrap() == whole, "{len}");
+        }
+        assert_eq!((file.generation(), names(&dir)), (4, vec!["m".into(), "m.1".into()]));
+        write(&mut file);
+        assert_eq!(fs::metadata(&path).unwrap().len(), file.len);
     }
 
     #[test]
