@@ -112,6 +112,36 @@ fn counts_what_has_happened() {
 }
 
 /// Whatever comes to the port, packets go on and the next one who asks properly is answered.
+/// A web page elsewhere whose name leads to this host reads nothing.
+#[test]
+fn answers_by_names_of_this_host_alone_unless_others_may_ask() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = Stage::new();
+    let status_of = |host: &str| {
+        let mut curl = stage.bed.middlebox.command("curl");
+        curl.args(["-sS", "--max-time", "10", "-o", "/dev/null", "-w", "%{http_code}", "-H"]);
+        curl.arg(format!("Host: {host}")).arg(format!("http://{ADDRESS}/metrics"));
+        stage.run("curl", curl).text()
+    };
+    for allows_remote in [false, true] {
+        let options = MmtlsOptions {
+            config: Some(format!("[metrics]\nallow_remote = {allows_remote}\n")),
+            ..options()
+        };
+        let mmtls = stage.mmtls(&measured(options));
+        for host in [ADDRESS, "localhost:9", "[::1]:9600"] {
+            assert_eq!(status_of(host), "200", "{host}");
+        }
+        for host in ["rebound.test:9600", "192.0.2.1:9600"] {
+            let expected = if allows_remote { "200" } else { "421" };
+            assert_eq!(status_of(host), expected, "{host}");
+        }
+        assert!(mmtls.stop().unwrap().success);
+    }
+}
+
 #[test]
 fn goes_on_whatever_is_asked() {
     if !can_run(&["nginx", "curl", "python3"]) {

@@ -13,7 +13,7 @@ use mmtls::recent::Recent;
 use mmtls::sandbox::SandboxSection;
 use mmtls::sandbox::calls::METRICS;
 use mmtls::stats::{Snapshots, metrics};
-use mmtls::web::{Page, Token};
+use mmtls::web::{Page, Token, refused_host};
 use mmtls_middlebox::{Error, Middlebox, Settings};
 use mmtls_packet_io::af_packet::{Offloading, Warning};
 
@@ -30,7 +30,8 @@ struct Web {
 /// What listens and answers nobody yet.
 pub struct Services {
     control: Option<ControlSocket>,
-    metrics: Option<HttpServer>,
+    /// And whether others than this host's may ask.
+    metrics: Option<(HttpServer, bool)>,
     web: Option<Web>,
     sandbox: SandboxSection,
 }
@@ -55,7 +56,11 @@ impl Services {
         };
         Ok(Self {
             control: control.map_err(|error| Error::Usage(error.to_string()))?,
-            metrics: file.metrics.listen.map(|it| bind("metrics", it)).transpose()?,
+            metrics: file
+                .metrics
+                .listen
+                .map(|it| Ok::<_, Error>((bind("metrics", it)?, file.metrics.allow_remote)))
+                .transpose()?,
             web: file.web.listen.map(web).transpose()?,
             sandbox: file.sandbox.clone(),
         })
@@ -70,11 +75,12 @@ impl Services {
     ) -> Result<Option<SocketFile>, Error> {
         let system =
             |error| Error::System { what: "the threads for metrics, page and control", error };
-        if let Some(server) = self.metrics {
+        if let Some((server, allows_remote)) = self.metrics {
             say(&format!("metrics on http://{}/metrics", server.address().map_err(system)?));
             let answer = move |request: &Request| {
-                (request.path == "/metrics")
-                    .then(|| Answer::ok(metrics::CONTENT_TYPE, metrics::text(&snapshots)))
+                let text = || Answer::ok(metrics::CONTENT_TYPE, metrics::text(&snapshots));
+                let refused = if allows_remote { None } else { refused_host(request) };
+                refused.or_else(|| (request.path == "/metrics").then(text))
             };
             let confine = confine::thread(&self.sandbox, METRICS)?;
             server.start("http", confine, answer).map_err(system)?;

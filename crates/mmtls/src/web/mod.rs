@@ -103,8 +103,8 @@ fn guarded(
     token: &Token,
     ask: impl FnOnce(&str) -> Option<Result<Value, String>>,
 ) -> Answer {
-    if !request.host.as_deref().is_some_and(is_this_host) {
-        return Answer::error("421 Misdirected Request");
+    if let Some(refused) = refused_host(request) {
+        return refused;
     }
     if let Some(asset) = asset(&request.path) {
         return asset;
@@ -144,6 +144,13 @@ fn text(answer: &Value) -> Answer {
     // A vector takes everything, and keys are text.
     let _ = answer.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, Escaping));
     Answer::ok(JSON, String::from_utf8(bytes).unwrap_or_default())
+}
+
+/// The answer to a request by a name that others may give this machine (DNS rebinding): a web page elsewhere would read what it gets.
+#[must_use]
+pub fn refused_host(request: &http::Request) -> Option<Answer> {
+    let is_meant = request.host.as_deref().is_some_and(is_this_host);
+    (!is_meant).then(|| Answer::error("421 Misdirected Request"))
 }
 
 /// Whether a request came by an address, or by the one name that no name server gives away. Any port: it may have come
