@@ -13,9 +13,9 @@
 //! counted ([`Counters`]). It does not stop the host's own stack from seeing the frames too; give it interfaces without
 //! addresses, best in a network namespace of their own ([`Bridge::warnings`] says what stands out).
 //!
-//! Frames larger than [`MAX_FRAME_BYTES`] (BIG TCP) are dropped and counted as truncated. Frames with two VLAN tags
-//! need an MTU on both ports that is 4 bytes larger than the endpoints' MTU, since the kernel lets one tag pass
-//! without counting it, not two.
+//! Frames larger than [`MAX_FRAME_BYTES`] (BIG TCP) are dropped and counted as truncated. Frames with VLAN tags
+//! may need an MTU on both ports that is larger than the endpoints' MTU: the kernel lets one outer tag of 802.1Q (0x8100) pass
+//! without counting it, and no other. So 4 bytes for a second tag, or for one of 802.1ad (0x88a8); 8 for that with a second one.
 
 mod buffers;
 mod coalesce;
