@@ -60,6 +60,25 @@ impl Guarded {
         mmtls
     }
 
+    /// What a monitor says that does not start.
+    fn refused(&self, config: &str, interfaces: &str, is_test: bool) -> String {
+        let path = self.0.bed.directory().join("refused.toml");
+        std::fs::write(&path, config).unwrap();
+        let mut command = self.0.bed.middlebox.command(mmtls_program());
+        let pki = self.0.bed.pki();
+        command.args(["run", "--inline", interfaces, "--missing-keys", "reset"]);
+        command
+            .args(["--keys-listen", "127.0.0.1:0", "--key-cert"])
+            .arg(&pki.middlebox.certificate);
+        command.arg("--key-key").arg(&pki.middlebox.key).arg("-c").arg(path);
+        if is_test {
+            command.arg("-T");
+        }
+        let done = self.0.run("refused", command);
+        assert!(!done.status.success(), "{config}");
+        done.stderr
+    }
+
     fn status(&self) -> String {
         self.guard(&["status", "left", "right"]).unwrap()
     }
@@ -470,31 +489,14 @@ fn what_does_not_fit_the_guard_is_refused_with_the_remedy() {
     let Some(it) = Guarded::new() else {
         return;
     };
-    let refused = |config: &str, interfaces: &str, is_test: bool| {
-        let path = it.0.bed.directory().join("refused.toml");
-        std::fs::write(&path, config).unwrap();
-        let mut command = it.0.bed.middlebox.command(mmtls_program());
-        let pki = it.0.bed.pki();
-        command.args(["run", "--inline", interfaces, "--missing-keys", "reset"]);
-        command
-            .args(["--keys-listen", "127.0.0.1:0", "--key-cert"])
-            .arg(&pki.middlebox.certificate);
-        command.arg("--key-key").arg(&pki.middlebox.key).arg("-c").arg(path);
-        if is_test {
-            command.arg("-T");
-        }
-        let done = it.0.run("refused", command);
-        assert!(!done.status.success(), "{config}");
-        done.stderr
-    };
     for is_test in [false, true] {
-        let told = refused("", "left:right", is_test);
+        let told = it.refused("", "left:right", is_test);
         assert!(told.contains("a guard is installed on left"), "{told}");
         assert!(told.contains("inline.when_down = \"open\""), "{told}");
     }
     let monitor = it.monitor(&with(OPEN, options()));
     for is_test in [false, true] {
-        let told = refused(OPEN, "right:left", is_test);
+        let told = it.refused(OPEN, "right:left", is_test);
         assert!(told.contains("another monitor holds the lease"), "{told}");
     }
     let told = it.guard(&["remove", "left", "right"]).unwrap_err();
@@ -552,22 +554,12 @@ fn guards_of_other_pairs_are_refused_and_those_of_gone_interfaces_make_way() {
     let told = it.guard(&["install", "left", "spare"]).unwrap_err();
     assert!(told.contains("the guard of left and right is installed on left"), "{told}");
     assert!(told.contains("`mmtls guard remove left right` as root"), "{told}");
-    let refused = |interfaces: &str, arguments: &[&str]| {
-        let path = it.0.bed.directory().join("open.toml");
-        std::fs::write(&path, OPEN).unwrap();
-        let mut command = middlebox.command(mmtls_program());
-        command.args(["run", "--inline", interfaces, "--missing-keys", "forward", "-c"]).arg(path);
-        command.args(arguments);
-        let done = it.0.run("refused", command);
-        assert!(!done.status.success());
-        done.stderr
-    };
-    for arguments in [&[][..], &["-T"]] {
-        let told = refused("spare:right", arguments);
+    for is_test in [false, true] {
+        let told = it.refused(OPEN, "spare:right", is_test);
         assert!(told.contains("the guard of left and right is installed on right"), "{told}");
     }
     let monitor = it.monitor(&with(OPEN, options()));
-    let told = refused("left:spare", &["-T"]);
+    let told = it.refused(OPEN, "left:spare", true);
     assert!(told.contains("`mmtls guard remove --force left right` as root"), "{told}");
     assert!(monitor.stop().unwrap().success);
 

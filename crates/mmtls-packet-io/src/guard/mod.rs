@@ -495,18 +495,23 @@ impl Other {
             own.find_map(|(it, name)| (it == number).then(|| name.clone()))
         });
         let socket = inet_socket().ok();
-        let names = self.numbers.map(|number| name_here(socket.as_ref(), number));
+        // Its directory does not say which is the left one.
+        let memory = open(&self.path).ok();
+        let numbers = memory.as_ref().map_or(self.numbers, |memory| {
+            memory.state().interfaces.each_ref().map(|it| it.load(Ordering::Relaxed))
+        });
+        let names = numbers.map(|number| name_here(socket.as_ref(), number));
         let remove = match names.each_ref().map(Option::as_deref) {
             [Some(one), Some(other)] => {
                 // That of a run that is to be taken over from, too.
-                let is_held = open(&self.path).is_ok_and(|memory| memory.holder().is_some());
+                let is_held = memory.is_some_and(|memory| memory.holder().is_some());
                 format!("remove {}{one} {other}", if is_held { "--force " } else { "" })
             }
             // Not everybody may ask the links.
             _ => "remove --gone".to_owned(),
         };
         let told = |(name, number): (Option<String>, u32)| name.unwrap_or(number.to_string());
-        let both: Vec<_> = names.into_iter().zip(self.numbers).map(told).collect();
+        let both: Vec<_> = names.into_iter().zip(numbers).map(told).collect();
         let interface = shared.unwrap_or_default();
         Err(GuardError::Shared { interface, names: both.join(" and "), remove })
     }
