@@ -71,6 +71,9 @@ impl Bodies<'_, '_> {
             }
             (Part::Data(bytes), Some(file)) => self.bytes(message, file, bytes),
             (Part::End, Some(file)) => {
+                if let Some(body) = message.bodies.get_mut(file) {
+                    body.window.end();
+                }
                 // A form can have very many of them.
                 if self.may_apply(message, file) {
                     self.filled(message, file);

@@ -165,6 +165,15 @@ impl Checks {
         })
     }
 
+    /// Whether all they ask is that something is nowhere: what did not hold can only seem to later.
+    pub(crate) fn forbid_anywhere(&self) -> bool {
+        self.steps.iter().all(|step| match &step.test {
+            Test::Literal(literal) => literal.content().negated && literal.is_anywhere(),
+            Test::Expression { expression, negated } => *negated && !expression.is_relative(),
+            _ => false,
+        })
+    }
+
     /// Whether one of them is about where the buffer ends.
     pub(crate) fn ask_for_end(&self) -> bool {
         self.steps.iter().any(|step| match &step.test {

@@ -224,6 +224,7 @@ pub(super) fn settle(
     match outcome {
         Outcome::Waits => message.wait(waiting),
         Outcome::Never => message.decide(rule, false),
+        Outcome::Settled => message.decide(rule, true),
         Outcome::Matched => {
             message.decide(rule, true);
             connection.matched(cx, rule, side, transaction, sink);

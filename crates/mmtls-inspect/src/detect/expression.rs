@@ -61,6 +61,10 @@ impl Expression {
         Ok(Self { regex, nature, negated, relative, captures, needs_end, tied })
     }
 
+    pub(super) fn is_relative(&self) -> bool {
+        self.relative
+    }
+
     /// More bytes never undo a match.
     pub(super) fn is_monotone(&self) -> bool {
         let Nature { looks_ahead, is_variable, .. } = self.nature;
@@ -102,7 +106,12 @@ impl Expression {
         let Some(subject) = subject else {
             return false;
         };
-        if !memory.spend(SEARCH_WORK + self.reach(subject)) {
+        let reach = self.reach(subject);
+        // What would be behind these bytes comes still.
+        if view.goes_on && self.relative && self.tied.is_some() && reach >= subject.len() {
+            return false;
+        }
+        if !memory.spend(SEARCH_WORK + reach) {
             return false;
         }
         let searched = self.regex.search(subject, offset);

@@ -75,6 +75,11 @@ impl Literal {
         Some(from.saturating_add(found as u64))
     }
 
+    /// Whether it may be wherever the buffer is, so far as its start allows.
+    pub(super) fn is_anywhere(&self) -> bool {
+        matches!(self.content.place, Place::Absolute { depth: None, .. }) && !self.content.at_end
+    }
+
     /// Whether it is anywhere in these bytes, wherever it should be; also where that could not be found out.
     pub(super) fn is_in(&self, view: View<'_>, memory: &mut Memory) -> bool {
         self.search(view.bytes, memory).is_some() || memory.over_cap
@@ -99,8 +104,11 @@ impl Literal {
             let is_known = at >= view.start;
             return view.is_whole && (!is_within || is_known && !self.is_at(at, view));
         }
+        // What counts from the start is asked of the first bytes, however far it should reach.
+        let is_relative = matches!(self.content.place, Place::Relative { .. });
+        let is_last = !view.goes_on || view.start == 0 && !is_relative;
         let is_decided =
-            range.to.map_or(view.is_whole, |to| to <= view.end() || view.is_whole && !view.goes_on);
+            range.to.map_or(view.is_whole, |to| to <= view.end() || view.is_whole && is_last);
         // What was before does not count, unless that is where it must not be.
         let is_open = view.starts_here && range.to.is_none();
         let from = if is_open { range.from.max(view.start) } else { range.from };

@@ -37,8 +37,8 @@ pub(super) struct Message {
     pub(super) waiting: Vec<Waiting>,
     /// Rules that have matched, or never will, in their order.
     pub(super) done: Vec<u32>,
-    /// Those that have matched.
-    pub(super) matched: Vec<u32>,
+    /// Those that are not begun anew when more fields come: they have matched, or are settled.
+    pub(super) settled: Vec<u32>,
 }
 
 /// A body in one form.
@@ -93,6 +93,8 @@ pub(super) enum Outcome {
     /// It may match when more has come.
     Waits,
     Never,
+    /// Nor when this is asked again, of what is left then.
+    Settled,
 }
 
 /// What it cost to apply a rule.
@@ -173,8 +175,10 @@ impl Subject<'_> {
                     matched = applies(group, slot, view, memory);
                 }
                 // What must not be there was there: that it is no longer at hand some time does not count.
-                let is_settled = self.head.is_some() && !group.checks.seek_something();
-                decided(matched, self.has_ended || is_settled)
+                if !matched && self.head.is_some() && group.checks.forbid_anywhere() {
+                    return Outcome::Settled;
+                }
+                decided(matched, self.has_ended)
             }
             Place::Body => {
                 let bodies = self.bodies.iter().enumerate();
@@ -295,7 +299,7 @@ impl Waiting {
                 // Numbers that it extracts may be what the others need.
                 Outcome::Waits if compiled.has_memory => return Outcome::Waits,
                 Outcome::Waits => outcome = Outcome::Waits,
-                Outcome::Never => return Outcome::Never,
+                Outcome::Never | Outcome::Settled => return of_group,
             }
         }
         outcome
@@ -336,8 +340,8 @@ impl Message {
     }
 
     /// A rule is decided.
-    pub(super) fn decide(&mut self, rule: u32, has_matched: bool) {
-        for rules in [Some(&mut self.done), has_matched.then_some(&mut self.matched)] {
+    pub(super) fn decide(&mut self, rule: u32, is_settled: bool) {
+        for rules in [Some(&mut self.done), is_settled.then_some(&mut self.settled)] {
             if let Some(rules) = rules
                 && let Err(at) = rules.binary_search(&rule)
             {
@@ -352,7 +356,7 @@ impl Message {
         if !core::mem::replace(&mut self.has_trailers, true) {
             self.done.iter().for_each(|&rule| hits.add(rule));
         }
-        self.done.clone_from(&self.matched);
+        self.done.clone_from(&self.settled);
     }
 
     pub(super) fn add_waiting(&self, hits: &mut Hits) {

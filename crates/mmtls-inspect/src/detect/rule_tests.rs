@@ -405,9 +405,57 @@ fn accepts_what_comes_behind_what_has_come() {
         alert tcp-stream any any -> any any (content:\"User=\"; content:!\"root\"; within:4; sid:3;)\n";
     let mut run = Run::new(rules);
     run.connection(&[(CLIENT, b"User="), (CLIENT, b"root")], usize::MAX);
-    assert_eq!(core::mem::take(&mut run.found), [1, 2]);
-    run.connection(&[(CLIENT, b"User="), (CLIENT, b"ro"), (CLIENT, b"ok")], usize::MAX);
-    assert_eq!(run.found, [3]);
+    // As Suricata, of a stream it takes what has not come for what is not there.
+    assert_eq!(core::mem::take(&mut run.found), [3, 1, 2]);
+}
+
+/// What is forbidden within so many bytes is asked once these are at hand, or once none follow.
+#[test]
+fn accepts_bounds_at_the_end_of_what_is_at_hand() {
+    let rules = http(&[
+        "file.data; content:\"User=\"; content:!\"root\"; within:4;",
+        "file.data; content:\"User=\"; pcre:!\"/^ro{2}t/R\";",
+        "file.data; content:\"User=\"; content:!\"here\"; depth:65535;",
+    ]);
+    let found_of = |before: usize, behind: &[u8]| {
+        let body = [&vec![b'.'; before][..], b"User=", behind].concat();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        let mut run = Run::new(&rules);
+        // Pieces that end where the window does.
+        let parts = [(CLIENT, GET), (SERVER, head.as_bytes()), (SERVER, &body[..])];
+        run.connection(&parts, 1 << 14);
+        run.found.sort_unstable();
+        run.found
+    };
+    let far = [b'.'; 70_000];
+    // Of the third, the start is no longer at hand in the last case.
+    for (before, third) in [(100, &[3][..]), (65_531, &[3]), (98_299, &[])] {
+        assert_eq!(found_of(before, &[b"root", &far[..]].concat()), third, "{before}");
+        let all = [&[1, 2], third].concat();
+        assert_eq!(found_of(before, &[b"user", &far[..]].concat()), all, "{before}");
+        assert_eq!(found_of(before, b"us"), all, "{before}");
+    }
+    let rules = http(&[
+        "http.method; content:\"POST\"; pkt_data; isdataat:300;",
+        "http.method; content:\"POST\"; pkt_data; content:!\"token=\"; depth:300;",
+    ]);
+    let head = "POST / HTTP/1.1\r\nContent-Length: 400\r\n\r\n";
+    assert_eq!(found(&rules, &[(CLIENT, head.as_bytes()), (CLIENT, &[b'.'; 400])]), [2, 1]);
+}
+
+#[test]
+fn accepts_the_end_of_a_long_file_in_a_form() {
+    let file = [&[b'.'; 100_000][..], b"evil"].concat();
+    let start = b"--xyz\r\nContent-Disposition: form-data; name=a; filename=b\r\n\r\n";
+    let body = [&start[..], &file, b"\r\n--xyz--\r\n"].concat();
+    let head = format!(
+        "POST / HTTP/1.1\r\nContent-Type: multipart/form-data; boundary=xyz\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let rules = http(&["file.data; content:\"evil\"; endswith;"]);
+    let mut run = Run::new(&rules);
+    run.connection(&[(CLIENT, &[head.as_bytes(), &body].concat())], 16 << 10);
+    assert_eq!(run.found, [1]);
 }
 
 /// What must not be at the start was at the start, also where that is no longer at hand.
@@ -438,6 +486,11 @@ fn refuses_to_forget_what_was_at_the_start() {
     let request = [head.as_bytes(), &[b'.'; 100_000]].concat();
     let mut run = Run::new(&fields);
     // As large as a record may be.
+    run.connection(&[(CLIENT, &request)], 16 << 10);
+    // Trailers ask rules once more.
+    let head = "POST /upload HTTP/1.1\r\nReferer: x\r\nTransfer-Encoding: chunked\r\n\r\n186a0\r\n";
+    let end = b"\r\n0\r\nX-More: 1\r\n\r\n";
+    let request = [head.as_bytes(), &[b'.'; 100_000], end].concat();
     run.connection(&[(CLIENT, &request)], 16 << 10);
     assert_eq!(run.found, [0; 0]);
 }

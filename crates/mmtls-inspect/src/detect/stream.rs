@@ -97,7 +97,7 @@ impl Stream {
                 connection.matched(cx, number, side, None, sink);
             }
             Outcome::Waits => self.waiting.push(waiting),
-            Outcome::Never => {}
+            Outcome::Never | Outcome::Settled => {}
         }
     }
 }

@@ -106,14 +106,14 @@ impl Window {
     /// As [`Self::view`], as if nothing followed: of what is about to lose its start, or is over. Nothing had been before what
     /// is at hand, either.
     pub(super) fn filled(&self) -> View<'_> {
-        let goes_on = self.has_slid && !self.is_whole;
+        let goes_on = !self.is_whole;
         View { is_whole: true, starts_here: self.has_slid, goes_on, ..self.view() }
     }
 
     /// The same of a connection, of which nobody can say that nothing follows: whoever waited for its end could be kept
     /// waiting for ever.
     pub(super) fn so_far(&self) -> View<'_> {
-        View { is_whole: true, starts_here: true, goes_on: true, ..self.view() }
+        View { is_whole: true, starts_here: true, ..self.view() }
     }
 
     /// Whether it is over.
