@@ -20,8 +20,10 @@ pub struct Status {
     pub held_times: Histogram,
     /// Frames dropped because finishing their checksum would have changed their content, or the kernel cannot cut them.
     pub refused_offloads: u64,
-    /// How often an interface went down.
+    /// How often an interface went down or lost its carrier.
     pub interface_downs: u64,
+    /// Of both ports, whether it is down or without a carrier now.
+    pub ports_down: [bool; 2],
     /// How often the guard's lease was lost: the kernel has forwarded in this worker's place.
     pub leases_lost: u64,
 }
@@ -37,6 +39,9 @@ impl core::ops::AddAssign<&Self> for Status {
         self.held_times += other.held_times;
         self.refused_offloads += other.refused_offloads;
         self.interface_downs = self.interface_downs.max(other.interface_downs);
+        for (down, other) in self.ports_down.iter_mut().zip(other.ports_down) {
+            *down |= other;
+        }
         self.leases_lost += other.leases_lost;
     }
 }

@@ -12,9 +12,11 @@ mod control;
 mod held;
 mod key_input;
 mod lease;
+mod links;
 mod moderation;
 mod settings;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -36,20 +38,21 @@ pub use control::{SLOTS_PER_TICK, TICK_PAUSE};
 use held::HeldFrames;
 pub use key_input::KeyInput;
 use lease::Outage;
+use links::Links;
 use moderation::Moderation;
 pub use settings::Settings;
 
 /// Longest sleep: how late a stop or a periodic task can be.
 const TICK: Duration = Duration::from_millis(250);
 
-/// An interface that was down less than so long ago is still the same outage.
-const DOWN_AGAIN: Duration = Duration::from_secs(1);
-
 /// Deliveries taken between two looks at the interfaces.
 const KEYS_PER_TURN: usize = 1024;
 
 /// What part of the guard's lease deliveries may take between two looks at the interfaces: each may open all that its session holds.
 const KEYS_PART_OF_LEASE: u32 = 8;
+
+/// Messages that wait to be told; later ones are lost.
+const MAX_MESSAGES: usize = 8;
 
 /// What is told of more frames than can be discarded, see [`Lease::Flooded`].
 const FLOODED: &str = "the kernel goes on forwarding: more frames come than this monitor can discard of those that have passed \
@@ -87,17 +90,26 @@ struct PortFaults {
     refused_offloads: u64,
     /// How often the guard's lease was lost.
     leases_lost: u64,
-    /// How often an interface went down.
-    downs: u64,
-    last_down: Option<Instant>,
-    /// Not printed yet.
-    message: Option<String>,
+    links: Links,
+    /// Not printed yet, the oldest first.
+    messages: VecDeque<String>,
+}
+
+impl PortFaults {
+    /// Nobody may ever ask a worker for what it has to tell.
+    fn tell(&mut self, message: String) {
+        if self.messages.len() < MAX_MESSAGES {
+            self.messages.push_back(message);
+        }
+    }
 }
 
 impl<H: Handler, P: Ports> Worker<H, P> {
     /// A worker that will move frames between the ports.
     #[must_use]
     pub fn new(ports: P, engine: Engine<H>, keys: KeyInput, settings: Settings) -> Self {
+        // Who opens them says what is wrong from the beginning.
+        let links = Links::new(&ports);
         Self {
             ports,
             engine,
@@ -107,7 +119,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             moderation: Moderation::new(settings),
             batch: settings.batch,
             passive: settings.passive,
-            faults: PortFaults::default(),
+            faults: PortFaults { links, ..PortFaults::default() },
             outage: Outage::default(),
             tick_again: None,
         }
@@ -141,14 +153,15 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             held_frames: self.held.len() as u64,
             held_times: *self.held.times(),
             refused_offloads: self.faults.refused_offloads,
-            interface_downs: self.faults.downs,
+            interface_downs: self.faults.links.downs(),
+            ports_down: self.faults.links.are_down(),
             leases_lost: self.faults.leases_lost,
         }
     }
 
-    /// What is to be reported to the operator, once.
+    /// What is to be reported to the operator, once: the next of it.
     pub fn take_message(&mut self) -> Option<String> {
-        self.faults.message.take()
+        self.faults.messages.pop_front()
     }
 
     /// Moves frames until `stop` is set. `each_tick` runs several times a second, also under
@@ -177,6 +190,9 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 next_tick = now + TICK;
                 let checked = self.ports.check();
                 self.tolerate_down(checked, now)?;
+                for message in self.faults.links.look(&self.ports, now) {
+                    self.faults.tell(message);
+                }
                 each_tick(self);
                 if let Some(pause) = self.tick_again.take() {
                     next_tick = now + pause;
@@ -215,8 +231,8 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 self.engine.forget_flows(now_ns);
                 self.act(now_ns);
             }
-            Lease::Flooded if self.faults.message.is_none() && self.outage.is_flood(now) => {
-                self.faults.message = Some(FLOODED.to_owned());
+            Lease::Flooded if self.faults.messages.is_empty() && self.outage.is_flood(now) => {
+                self.faults.tell(FLOODED.to_owned());
             }
             Lease::Held | Lease::Flooded | Lease::Waiting => {}
         }
@@ -258,7 +274,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         self.act(now_ns);
         let flows = self.engine.counters().failed_open - flows;
         self.held.clear();
-        self.faults.message = Some(format!(
+        self.faults.tell(format!(
             "failed open: this monitor was silent for longer than the guard's lease, and the kernel has forwarded in its place; \
              {flows} connections have to be found again, as after a start"
         ));
@@ -293,11 +309,8 @@ impl<H: Handler, P: Ports> Worker<H, P> {
     ) -> Result<T, Error> {
         match outcome {
             Err(error @ PortsError::InterfaceDown { .. }) => {
-                // While it is down every frame for it says so again.
-                let last = self.faults.last_down.replace(now);
-                if last.is_none_or(|last| now.saturating_duration_since(last) > DOWN_AGAIN) {
-                    self.faults.downs += 1;
-                    self.faults.message = Some(format!("{error}; going on when it is up again"));
+                if let Some(message) = self.faults.links.found_down(&error, now) {
+                    self.faults.tell(message);
                 }
                 Ok(T::default())
             }

@@ -59,6 +59,13 @@ pub enum Error {
         /// The interface.
         interface: String,
     },
+    /// The interface is up, and nobody is at the other end: no cable, or the other end of a veth pair is down. What is sent there
+    /// is lost, and nothing says so.
+    #[error("{interface} has no carrier")]
+    NoCarrier {
+        /// The interface.
+        interface: String,
+    },
     /// The interface was deleted, or moved to another namespace. The ports must be opened anew.
     #[error("{interface} ({port} port) does not exist any more")]
     InterfaceGone {

@@ -109,6 +109,13 @@ pub trait Ports {
     /// [`Error::InterfaceGone`], [`Error::InterfaceDown`].
     fn check(&self) -> Result<(), Error>;
 
+    /// Whether frames can come and go by a port, where the other calls would not say so. That its interface is gone is for
+    /// [`Self::check`] to say.
+    ///
+    /// # Errors
+    /// [`Error::InterfaceDown`], [`Error::NoCarrier`].
+    fn check_link(&self, port: Port) -> Result<(), Error>;
+
     /// Counters since opening.
     fn counters(&self) -> Counters;
 }

@@ -425,6 +425,39 @@ fn refuses_to_go_on_when_an_interface_goes() {
     });
 }
 
+/// As with a cable that is pulled: the socket goes on to take frames, and says nothing.
+#[test]
+fn tells_of_a_port_without_a_carrier() {
+    let Some(bed) = Testbed::create() else { return };
+    in_namespace(&bed.middle, || {
+        let mut bridge = Bridge::open(&bed.config()).expect("bridge");
+        let mut wait_for = |what: &str, is_so: fn(&Result<(), Error>) -> bool| {
+            let end = Instant::now() + Duration::from_secs(20);
+            // The kernel takes up to a second to note it.
+            while !is_so(&bridge.check_link(Port::Left)) {
+                assert!(Instant::now() < end, "{what}: {:?}", bridge.check_link(Port::Left));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(bridge.check_link(Port::Right).is_ok(), "{what}");
+            assert!(bridge.check().is_ok(), "{what}");
+            bridge.inject(Port::Left, &[0xff; 60]).expect("inject");
+            let _ = bridge.flush();
+        };
+        wait_for("at first", Result::is_ok);
+        ip(&format!("-n {} link set lc down", bed.client));
+        wait_for(
+            "pulled",
+            |it| matches!(it, Err(Error::NoCarrier { interface }) if interface == "ml"),
+        );
+        ip(&format!("-n {} link set ml down", bed.middle));
+        wait_for("down", |it| matches!(it, Err(Error::InterfaceDown { .. })));
+        ip(&format!("-n {} link set ml up", bed.middle));
+        ip(&format!("-n {} link set lc up", bed.client));
+        wait_for("plugged in again", Result::is_ok);
+        assert_eq!(bridge.counters().left.send_errors.interface_down, 1, "only while it is down");
+    });
+}
+
 /// Whatever its caller wants sent.
 #[test]
 fn refuses_to_send_anything_when_passive() {

@@ -111,6 +111,32 @@ fn counts_what_has_happened() {
     assert_eq!(report.count("decrypted"), 3);
 }
 
+/// The monitor's own interface stays up, and takes what is sent.
+#[test]
+fn tells_of_a_cable_that_is_pulled() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = Stage::new();
+    let mut options = measured(patient());
+    options.arguments.extend(["--workers", "2"].map(str::to_owned));
+    let mut mmtls = stage.mmtls(&options);
+    let up = |port: &str| format!("mmtls_port_up{{port=\"{port}\"}}");
+    wait_for(&stage, &up("left"), 1.0);
+    stage.bed.client.ip("link set eth0 down\n").unwrap();
+    mmtls.process.wait_for_line("mmtls: left has no carrier; going on", LIMIT).unwrap();
+    let text = wait_for(&stage, &up("left"), 0.0);
+    assert_eq!(samples(&text)[&*up("right")], 1.0);
+    assert_eq!(samples(&text)["mmtls_interface_downs_total"], 1.0);
+    stage.bed.client.ip("link set eth0 up\n").unwrap();
+    mmtls.process.wait_for_line("mmtls: left is up again", LIMIT).unwrap();
+    wait_for(&stage, &up("left"), 1.0);
+    let report = mmtls.stop().unwrap();
+    assert!(report.success, "{}", report.stderr);
+    assert_eq!(stat(&report, "engine", "interface_downs"), 1);
+    assert_eq!(stat(&report, "engine", "left_up"), 1);
+}
+
 /// Whatever comes to the port, packets go on and the next one who asks properly is answered.
 /// A web page elsewhere whose name leads to this host reads nothing.
 #[test]

@@ -68,6 +68,10 @@ impl Ports for Leased {
         self.ports.check()
     }
 
+    fn check_link(&self, port: Port) -> Result<(), Error> {
+        self.ports.check_link(port)
+    }
+
     fn counters(&self) -> Counters {
         self.ports.counters()
     }

@@ -412,10 +412,11 @@ fn accepts_a_port_that_was_down() {
     stage.send(&session.handshake[..1]);
     stage.await_message("right is down");
     stage.network().0.set_link(Port::Right, Link::Up);
+    stage.await_message("right is up again");
     stage.open(&session);
     let end = stage.stop();
     end.result.unwrap();
-    assert_eq!(end.status.interface_downs, 1);
+    assert_eq!((end.status.interface_downs, end.status.ports_down), (1, [false, false]));
 }
 
 /// Which limit that is, the engine's tests say.

@@ -139,9 +139,7 @@ impl Interface {
         if hardware != libc::ARPHRD_ETHER {
             return Err(Error::NotEthernet { interface: name.to_owned(), hardware });
         }
-        let flags =
-            ask(libc::SIOCGIFFLAGS as _).map_err(|e| Error::system("SIOCGIFFLAGS", name, e))?;
-        let flags = i32::from(u16::from_ne_bytes([flags[0], flags[1]]));
+        let flags = flags(socket, name)?;
         if flags & libc::IFF_UP == 0 {
             return Err(Error::InterfaceDown { interface: name.to_owned() });
         }
@@ -214,6 +212,13 @@ pub(crate) fn number(socket: &OwnedFd, name: &str) -> Result<i32, Error> {
         }
         Err(error) => Err(Error::system("SIOCGIFINDEX", name, error)),
     }
+}
+
+/// `IFF_…` of an interface, as far as they have 16 bits.
+pub(super) fn flags(socket: &OwnedFd, name: &str) -> Result<i32, Error> {
+    let value = system::interface_request(socket, libc::SIOCGIFFLAGS as _, padded_name(name)?)
+        .map_err(|error| Error::system("SIOCGIFFLAGS", name, error))?;
+    Ok(i32::from(u16::from_ne_bytes([value[0], value[1]])))
 }
 
 fn first_i32(value: &[u8; 24]) -> i32 {

@@ -451,6 +451,10 @@ impl Ports for Bridge {
         Self::check(self)
     }
 
+    fn check_link(&self, port: Port) -> Result<(), Error> {
+        self.outbox.ports[port.index()].check_link()
+    }
+
     fn counters(&self) -> Counters {
         Self::counters(self)
     }

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::config::BridgeConfig;
-use super::interface::Interface;
+use super::interface::{self, Interface};
 use super::queue::Queue;
 use super::system;
 use crate::{Error, Port, PortCounters, VnetHeader};
@@ -130,6 +130,21 @@ impl PortState {
             }
             Error::InterfaceDown { .. } => Ok(()),
             gone => Err(gone),
+        }
+    }
+
+    /// Whether the interface is up and has a carrier. Where the kernel does not say, it is.
+    pub(super) fn check_link(&self) -> Result<(), Error> {
+        // It may have another name now.
+        let index = self.interface_index.cast_unsigned();
+        let flags = system::interface_name(&self.socket, index)
+            .map_err(|error| Error::system("SIOCGIFNAME", &self.interface, error))
+            .and_then(|name| interface::flags(&self.socket, &name));
+        let interface = self.interface.clone();
+        match flags {
+            Ok(flags) if flags & libc::IFF_UP == 0 => Err(Error::InterfaceDown { interface }),
+            Ok(flags) if flags & libc::IFF_RUNNING == 0 => Err(Error::NoCarrier { interface }),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 

@@ -94,7 +94,7 @@ impl StatsAggregator {
             say(&format!("the key log cannot be read: {error}; going on when it can"));
         }
         // An interface that went down is the same for all workers.
-        if let Some(message) = worker.take_message() {
+        while let Some(message) = worker.take_message() {
             say(&message);
         }
         if signals.report.swap(false, Ordering::Relaxed) {

@@ -37,8 +37,20 @@ pub fn faults(status: &Status) -> [Count; 3] {
             "How often a worker was silent, or waited for one that was, while the guard forwarded.",
             status.leases_lost,
         ),
-        ("interface_downs", "How often an interface went down.", status.interface_downs),
+        (
+            "interface_downs",
+            "How often an interface went down or lost its carrier.",
+            status.interface_downs,
+        ),
     ]
+}
+
+/// Of both ports, whether it can be used.
+#[must_use]
+pub fn links(status: &Status) -> [Count; 2] {
+    let help = "1 where the interface is up and has a carrier, otherwise 0.";
+    let [left, right] = status.ports_down.map(|is_down| u64::from(!is_down));
+    [("left_up", help, left), ("right_up", help, right)]
 }
 
 /// How many of [`port`] are in `stats` of `eve.json`, too.
@@ -167,7 +179,11 @@ pub fn engine_map(counters: &Counters) -> BTreeMap<&'static str, u64> {
 pub fn status_map(status: &Status) -> BTreeMap<&'static str, u64> {
     let mut all = engine_map(&status.engine);
     all.extend(
-        kept(status).into_iter().chain(faults(status)).map(|(name, _, value)| (name, value)),
+        kept(status)
+            .into_iter()
+            .chain(faults(status))
+            .chain(links(status))
+            .map(|(name, _, value)| (name, value)),
     );
     for (names, of) in [(LEFT, &status.bridge.left), (RIGHT, &status.bridge.right)] {
         all.extend(names.into_iter().zip(port(of).map(|(.., value)| value)));

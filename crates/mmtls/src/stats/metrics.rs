@@ -206,6 +206,13 @@ fn engine(facts: &Facts, all: &mut Vec<Family>) {
 }
 
 fn ports(facts: &Facts, all: &mut Vec<Family>) {
+    // All workers see the same.
+    let links = counts::links(&facts.sum.0);
+    let samples = ["left", "right"].into_iter().zip(links);
+    let samples = samples
+        .map(|(side, (.., is_up))| (vec![("port", side.to_owned())], Value::Count(is_up)))
+        .collect();
+    all.push(gauge("port_up", links[0].1, samples));
     for (at, (name, help, _)) in
         counts::port(&Status::default().bridge.left).into_iter().enumerate()
     {

@@ -1,0 +1,90 @@
+//! Which interfaces are down or without a carrier, when that is told, and how often it has happened.
+//!
+//! A socket says that its interface is down; that nobody is at the other end of the cable it does not say, and takes frames all the
+//! same. So links are looked at at each tick. Refuses to tell an outage twice.
+
+use std::time::{Duration, Instant};
+
+use mmtls_packet_io::{Error, Port, Ports};
+
+/// An interface that was down less than so long ago is still in the same outage.
+const DOWN_AGAIN: Duration = Duration::from_secs(1);
+
+/// The interfaces of both ports.
+#[derive(Default)]
+pub struct Links {
+    /// By port, the interface that was down when it was looked at last.
+    down: [Option<String>; 2],
+    /// When each interface was found down last.
+    last: Vec<(String, Instant)>,
+    downs: u64,
+}
+
+impl Links {
+    /// What is down from the beginning is neither told nor counted.
+    pub fn new(ports: &impl Ports) -> Self {
+        let down = Port::BOTH.map(|port| interface(&ports.check_link(port).err()?));
+        Self { down, ..Self::default() }
+    }
+
+    /// How often an interface went down.
+    pub fn downs(&self) -> u64 {
+        self.downs
+    }
+
+    /// By port, whether it is down.
+    pub fn are_down(&self) -> [bool; 2] {
+        self.down.each_ref().map(Option::is_some)
+    }
+
+    /// A socket says that its interface is down, as it does for every frame while that is so. What is to be told, if anything.
+    pub fn found_down(&mut self, error: &Error, now: Instant) -> Option<String> {
+        let name = interface(error)?;
+        let is_known = self.down.iter().flatten().any(|it| *it == name);
+        let is_same = match self.last.iter_mut().find(|(it, _)| *it == name) {
+            Some((_, last)) => {
+                now.saturating_duration_since(std::mem::replace(last, now)) <= DOWN_AGAIN
+            }
+            None => {
+                self.last.push((name, now));
+                false
+            }
+        };
+        if is_known || is_same {
+            return None;
+        }
+        self.downs += 1;
+        Some(format!("{error}; going on when it is up again"))
+    }
+
+    /// Looks at both ports. What is to be told.
+    pub fn look(&mut self, ports: &impl Ports, now: Instant) -> Vec<String> {
+        let mut told = Vec::new();
+        for (at, port) in Port::BOTH.into_iter().enumerate() {
+            match ports.check_link(port) {
+                Err(error) => {
+                    told.extend(self.found_down(&error, now));
+                    self.down[at] = interface(&error);
+                }
+                Ok(()) => {
+                    let Some(name) = self.down[at].take() else { continue };
+                    // Of a passive monitor both may be one.
+                    if self.down.iter().flatten().all(|it| *it != name) {
+                        told.push(format!("{name} is up again"));
+                    }
+                }
+            }
+        }
+        told
+    }
+}
+
+/// The interface that an error says to be down.
+fn interface(error: &Error) -> Option<String> {
+    match error {
+        Error::InterfaceDown { interface } | Error::NoCarrier { interface } => {
+            Some(interface.clone())
+        }
+        _ => None,
+    }
+}
