@@ -38,6 +38,10 @@ pub struct PortCounters {
     pub guard_forwarded_frames: u64,
     /// Their bytes.
     pub guard_forwarded_bytes: u64,
+    /// Frames that came in by this port and that the guard has forwarded since it was installed: before this bridge, too.
+    pub guard_passed_frames: u64,
+    /// Their bytes.
+    pub guard_passed_bytes: u64,
     /// Received frames that were discarded, since the guard may have forwarded them.
     pub guard_discarded_frames: u64,
     /// Frames accepted by this port's interface for sending.
@@ -71,6 +75,8 @@ impl std::ops::AddAssign for PortCounters {
         self.offloaded_bytes += other.offloaded_bytes;
         self.guard_forwarded_frames += other.guard_forwarded_frames;
         self.guard_forwarded_bytes += other.guard_forwarded_bytes;
+        self.guard_passed_frames += other.guard_passed_frames;
+        self.guard_passed_bytes += other.guard_passed_bytes;
         self.guard_discarded_frames += other.guard_discarded_frames;
         self.sent_frames += other.sent_frames;
         self.sent_bytes += other.sent_bytes;

@@ -140,6 +140,11 @@ fn a_killed_monitor_fails_open() {
     quickest(&it, "the end", &[], |mmtls, _| assert!(mmtls.stop().unwrap().success));
     let status = it.status();
     assert!(status.contains("no monitor is there: the kernel forwards"), "{status}");
+    // What was forwarded while none was there is the next one's to tell.
+    let report = it.monitor(&with(OPEN, patient())).stop().unwrap();
+    let passed = stat(&report, "engine", "left_guard_passed_frames");
+    assert!(passed > 2 * SOME as u64, "{passed}");
+    assert!(stat(&report, "engine", "left_guard_forwarded") < passed);
 }
 
 #[test]

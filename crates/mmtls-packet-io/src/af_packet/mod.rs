@@ -242,7 +242,8 @@ impl Bridge {
         let left = self.outbox.ports[0].interface_index.cast_unsigned();
         if let Some(passed) = self.hold.as_ref().and_then(|hold| hold.passed(left)) {
             for (port, of) in [&mut counters.left, &mut counters.right].into_iter().zip(passed) {
-                [port.guard_forwarded_frames, port.guard_forwarded_bytes] = of;
+                [port.guard_forwarded_frames, port.guard_forwarded_bytes] = of.since;
+                [port.guard_passed_frames, port.guard_passed_bytes] = of.ever;
             }
         }
         if let Some(resets) = &self.outbox.resets {

@@ -200,6 +200,14 @@ impl LeaseMemory {
     }
 }
 
+/// Frames and bytes that the guard has forwarded.
+pub(crate) struct GuardPassed {
+    /// Since it was installed.
+    pub(crate) ever: [u64; 2],
+    /// Since this monitor made itself the holder.
+    pub(crate) since: [u64; 2],
+}
+
 /// One worker's part of the lease. What the guard forwards is its from the moment that this goes.
 pub(crate) struct Hold {
     memory: Arc<LeaseMemory>,
@@ -290,13 +298,14 @@ impl Hold {
         Duration::from_nanos(most.saturating_sub(since))
     }
 
-    /// Of all workers the first tells what the guard has forwarded, frames and bytes: that came in by an interface with this
-    /// number, and by the other one.
-    pub(crate) fn passed(&self, interface: u32) -> Option<[[u64; 2]; 2]> {
+    /// Of all workers the first tells what the guard has forwarded, that came in by an interface with this number, and by the
+    /// other one.
+    pub(crate) fn passed(&self, interface: u32) -> Option<[GuardPassed; 2]> {
         let of = |at: usize| {
-            let [frames, bytes] = self.memory.passed(at);
-            let [frames_before, bytes_before] = self.before[at];
-            [frames.saturating_sub(frames_before), bytes.saturating_sub(bytes_before)]
+            let ever = self.memory.passed(at);
+            let before = self.before[at];
+            let since = std::array::from_fn(|it| ever[it].saturating_sub(before[it]));
+            GuardPassed { ever, since }
         };
         let first = self.memory.state().interfaces[0].load(Ordering::Relaxed);
         let turned = usize::from(first != interface);

@@ -53,6 +53,19 @@ pub fn links(status: &Status) -> [Count; 2] {
     [("left_up", help, left), ("right_up", help, right)]
 }
 
+/// What the guard has passed by in place of a monitor: also while none ran, which no other count of a run has.
+#[must_use]
+pub fn guard(of: &PortCounters) -> [Count; 2] {
+    [
+        (
+            "guard_passed_frames",
+            "Frames that came in here and that the guard has forwarded since it was installed, also before this run.",
+            of.guard_passed_frames,
+        ),
+        ("guard_passed_bytes", "Their bytes.", of.guard_passed_bytes),
+    ]
+}
+
 /// How many of [`port`] are in `stats` of `eve.json`, too.
 const IN_STATS: usize = 8;
 
@@ -125,6 +138,9 @@ const RIGHT: [&str; IN_STATS] = [
     "right_guard_discarded",
 ];
 
+const LEFT_GUARD: [&str; 2] = ["left_guard_passed_frames", "left_guard_passed_bytes"];
+const RIGHT_GUARD: [&str; 2] = ["right_guard_passed_frames", "right_guard_passed_bytes"];
+
 /// What all workers' key channel counts.
 #[must_use]
 pub fn keys(keys: &KeyCounters) -> [Count; 15] {
@@ -188,6 +204,9 @@ pub fn status_map(status: &Status) -> BTreeMap<&'static str, u64> {
     for (names, of) in [(LEFT, &status.bridge.left), (RIGHT, &status.bridge.right)] {
         all.extend(names.into_iter().zip(port(of).map(|(.., value)| value)));
     }
+    for (names, of) in [(LEFT_GUARD, &status.bridge.left), (RIGHT_GUARD, &status.bridge.right)] {
+        all.extend(names.into_iter().zip(guard(of).map(|(.., value)| value)));
+    }
     all
 }
 
@@ -205,6 +224,11 @@ mod tests {
     fn accepts_the_same_names_in_stats_as_in_metrics() {
         for (name, at) in [(LEFT, "left"), (RIGHT, "right")] {
             for (in_stats, (name, ..)) in name.iter().zip(port(&PortCounters::default())) {
+                assert_eq!(*in_stats, format!("{at}_{name}"));
+            }
+        }
+        for (name, at) in [(LEFT_GUARD, "left"), (RIGHT_GUARD, "right")] {
+            for (in_stats, (name, ..)) in name.iter().zip(guard(&PortCounters::default())) {
                 assert_eq!(*in_stats, format!("{at}_{name}"));
             }
         }

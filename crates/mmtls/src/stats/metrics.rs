@@ -213,6 +213,15 @@ fn ports(facts: &Facts, all: &mut Vec<Family>) {
         .map(|(side, (.., is_up))| (vec![("port", side.to_owned())], Value::Count(is_up)))
         .collect();
     all.push(gauge("port_up", links[0].1, samples));
+    // One worker tells for all, and not of this run alone.
+    let bridge = &facts.sum.0.bridge;
+    let [left, right] = [&bridge.left, &bridge.right].map(counts::guard);
+    for ((name, help, left), (.., right)) in left.into_iter().zip(right) {
+        let samples = [("left", left), ("right", right)];
+        let samples =
+            samples.map(|(side, count)| (vec![("port", side.to_owned())], Value::Count(count)));
+        all.push(counter(&format!("port_{name}"), help, samples.into()));
+    }
     for (at, (name, help, _)) in
         counts::port(&Status::default().bridge.left).into_iter().enumerate()
     {
