@@ -143,7 +143,7 @@ fn a_killed_monitor_fails_open() {
     // What was forwarded while none was there is the next one's to tell.
     let report = it.monitor(&with(OPEN, patient())).stop().unwrap();
     let passed = stat(&report, "engine", "left_guard_passed_frames");
-    assert!(passed > 2 * SOME as u64, "{passed}");
+    assert!(passed >= SOME, "{passed}");
     assert!(stat(&report, "engine", "left_guard_forwarded") < passed);
 }
 

@@ -9,6 +9,7 @@ use mmtls_testkit::{Background, Mmtls, MmtlsOptions, address, files, require_pyt
 
 use crate::common::{Family, LIMIT, can_run, options, stat, until, url};
 use crate::control::Controlled;
+use crate::metrics::{measured, samples, scrape};
 
 /// Downloads of each kind.
 const DOWNLOADS: usize = 100;
@@ -54,7 +55,7 @@ impl Reloaded {
         let with = MmtlsOptions {
             missing_keys: String::new(),
             certificate: Some(certificate.clone()),
-            ..options()
+            ..measured(options())
         };
         let mmtls = it.start(config, with);
         Self { it, certificate, mmtls }
@@ -227,14 +228,29 @@ fn a_reload_with_anything_wrong_in_it_changes_nothing() {
     std::fs::write(&run.certificate, whole).unwrap();
     assert_eq!(run.it.ask(&["policies"])["policies"]["missing_keys"], "forward");
     assert!(run.passes(run.keyless(), "small"), "as before");
+    let text = scrape(&run.it.stage);
+    let is = |name: &str, value: f64| {
+        let now = samples(&text)[&*format!("mmtls_{name}")];
+        assert_eq!(now, value, "{name}");
+    };
+    is("reloads_total", 5.0);
+    is("reload_failures_total", 5.0);
+    is("last_reload_successful", 0.0);
+    let time = "mmtls_last_reload_success_time_seconds";
+    is("last_reload_success_time_seconds", samples(&text)["mmtls_start_time_seconds"]);
 
     // And what is right is taken over all the same, under the sandbox: a file that is new, too.
     std::fs::write(&patterns, "small\n").unwrap();
     assert!(run.reload(&searching).contains("inspect.patterns_file"));
+    let after = scrape(&run.it.stage);
+    assert_eq!(samples(&after)["mmtls_last_reload_successful"], 1.0);
+    assert!(samples(&after)[time] > samples(&text)[time]);
     assert!(!run.passes(run.keyless(), "small"));
     assert!(run.passes(run.sharing(), "small"));
     let report = run.mmtls.stop().unwrap();
     assert_eq!(report.count("alerts"), 1, "{:#?}", report.summary);
+    let reloads = ["reloads", "reload_failures"].map(|it| stat(&report, "engine", it));
+    assert_eq!(reloads, [6, 5]);
 }
 
 /// A network that the kernel forwards is shown again, and what was under way in it goes on.

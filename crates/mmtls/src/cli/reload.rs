@@ -65,6 +65,7 @@ impl Reload {
         let reload = self.clone();
         let thread = std::thread::Builder::new().name("reload".to_owned());
         if let Err(error) = thread.spawn(move || reload.now()) {
+            self.0.snapshots.add_reload(false);
             say(&format!("reload: no thread: {error}; {KEPT}"));
         }
     }
@@ -103,6 +104,7 @@ impl Reload {
         if let Err(mistakes) = &mut outcome {
             mistakes.push(KEPT.to_owned());
         }
+        parts.snapshots.add_reload(outcome.is_ok());
         service::ready();
         // Who reads what is told may ask for the next one at once.
         parts.runs.store(false, Ordering::Release);

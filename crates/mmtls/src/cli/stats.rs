@@ -143,7 +143,8 @@ impl StatsAggregator {
         let (status, summary) = self.snapshots.sum();
         let mut all = status_map(&status);
         let keys = counts::keys(&self.snapshots.keys());
-        all.extend(keys.into_iter().map(|(name, _, value)| (name, value)));
+        let reloads = self.snapshots.reloads().counts();
+        all.extend(keys.into_iter().chain(reloads).map(|(name, _, value)| (name, value)));
         let each: Vec<_> = match self.workers {
             1 => Vec::new(),
             _ => self.snapshots.each().iter().map(|worker| status_map(&worker.0)).collect(),

@@ -15,7 +15,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::counts::Count;
-use super::{Snapshots, counts};
+use super::{Reloads, Snapshots, counts};
 use crate::rules::{Reloader, RulesInForce};
 use crate::summary::Summary;
 
@@ -51,6 +51,7 @@ struct Facts {
     key_certificate_end: Option<SystemTime>,
     limits: [Count; 3],
     rules: Option<RulesInForce>,
+    reloads: Reloads,
 }
 
 /// One metric.
@@ -82,6 +83,7 @@ pub fn text(snapshots: &Snapshots) -> String {
         key_certificate_end: snapshots.key_certificate_end(),
         limits: limits(&snapshots.limits()),
         rules: snapshots.rules().map(Reloader::in_force),
+        reloads: snapshots.reloads(),
     }))
 }
 
@@ -134,6 +136,7 @@ fn families(facts: &Facts) -> Vec<Family> {
         let at = one(Value::Number(end.as_secs_f64()));
         all.push(gauge("key_certificate_expiry_time_seconds", help, at));
     }
+    reloads(&facts.reloads, &mut all);
     if let Some(rules) = &facts.rules {
         let loaded = rules.loaded_at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let count = |count: usize| one(Value::Count(count as u64));
@@ -148,6 +151,21 @@ fn families(facts: &Facts) -> Vec<Family> {
         all.push(gauge("rules_versions", help, count(rules.versions)));
     }
     all
+}
+
+/// As Prometheus tells of its own.
+fn reloads(reloads: &Reloads, all: &mut Vec<Family>) {
+    let one = |value| vec![(Labels::new(), value)];
+    for (name, help, value) in reloads.counts() {
+        all.push(counter(name, help, one(Value::Count(value))));
+    }
+    let help = "1 where the last reload is in force, or there was none; 0 where a mistake kept everything as it was.";
+    let is_good = Value::Count(u64::from(reloads.is_last_good));
+    all.push(gauge("last_reload_successful", help, one(is_good)));
+    let at = reloads.last_good_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let help = "When what is in force was read, in seconds since 1970.";
+    let at = one(Value::Number(at.as_secs_f64()));
+    all.push(gauge("last_reload_success_time_seconds", help, at));
 }
 
 /// What each worker and its engine count and keep.

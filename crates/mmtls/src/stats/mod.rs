@@ -4,6 +4,7 @@
 
 pub mod counts;
 pub mod metrics;
+mod reloads;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -13,6 +14,7 @@ use mmtls_middlebox::{KeyCounters, KeyMeter, Status};
 
 use crate::rules::Reloader;
 use crate::summary::Summary;
+pub use reloads::Reloads;
 
 /// What is counted, as of each worker's last tick.
 pub struct Snapshots {
@@ -24,6 +26,7 @@ pub struct Snapshots {
     limits: Mutex<Limits>,
     key_certificate_end: Mutex<Option<SystemTime>>,
     rules: Option<Reloader>,
+    reloads: Mutex<Reloads>,
 }
 
 impl Snapshots {
@@ -31,15 +34,17 @@ impl Snapshots {
     #[must_use]
     pub fn new(workers: usize, keys: KeyMeter, limits: Limits, rules: Option<Reloader>) -> Self {
         let start = Instant::now();
+        let started_at = SystemTime::now();
         let nothing = || Mutex::new((start, Status::default(), Summary::default()));
         Self {
             start,
-            started_at: SystemTime::now(),
+            started_at,
             workers: (0..workers).map(|_| nothing()).collect(),
             keys,
             limits: Mutex::new(limits),
             key_certificate_end: Mutex::new(None),
             rules,
+            reloads: Mutex::new(Reloads::new(started_at)),
         }
     }
 
@@ -81,6 +86,17 @@ impl Snapshots {
     #[must_use]
     pub fn rules(&self) -> Option<&Reloader> {
         self.rules.as_ref()
+    }
+
+    /// How often everything was read again.
+    #[must_use]
+    pub fn reloads(&self) -> Reloads {
+        *lock(&self.reloads)
+    }
+
+    /// It was once more, and is in force, or nothing has changed.
+    pub fn add_reload(&self, is_good: bool) {
+        lock(&self.reloads).add(is_good);
     }
 
     /// The key channel's counters, and why the key log cannot be read.

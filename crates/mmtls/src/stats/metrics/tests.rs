@@ -33,6 +33,7 @@ fn sample() -> Vec<Family> {
             failed_reloads: 0,
             versions: 2,
         }),
+        reloads: Reloads::new(UNIX_EPOCH),
     })
 }
 
@@ -64,6 +65,7 @@ fn accepts_the_text_of_a_sample() {
         "mmtls_held_frame_duration_seconds_bucket{worker=\"0\",le=\"10\"} 0",
         "mmtls_held_frame_duration_seconds_bucket{worker=\"0\",le=\"+Inf\"} 1",
         "mmtls_rules_active 5",
+        "mmtls_last_reload_successful 1",
         "mmtls_limit_flows 1048576",
     ] {
         assert!(text.lines().any(|it| it == line), "{line}:\n{text}");
