@@ -1,11 +1,14 @@
 //! A new process in the place of a running one: how long nothing passes, and that sessions are followed on.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use mmtls_testkit::{Mmtls, MmtlsOptions, NginxOptions, require_python};
+use mmtls_testkit::{Mmtls, MmtlsOptions, NginxOptions, require_python, wait_until};
 
+use crate::cli::Run;
 use crate::common::probe::Probe;
-use crate::common::{LIMIT, Stage, can_run, stat};
+use crate::common::{LIMIT, Stage, can_run, options, stat};
 use crate::keys::{PATTERN, resetting, with_pattern};
 use crate::restart::{client_of_library, wait_for};
 
@@ -90,4 +93,52 @@ fn sessions_are_followed_on_by_a_run_that_takes_over_and_the_gap_is_short() {
     let fourth: Mmtls = stage.mmtls(&taking);
     assert!(fourth.process.stderr_text().contains("nobody runs there"));
     assert!(fourth.stop().unwrap().success);
+}
+
+/// Somebody else listens where the new run is to.
+#[test]
+fn a_run_is_not_ended_by_one_that_cannot_start() {
+    if !can_run(&["nginx", "curl", "python3", "timeout"]) {
+        return;
+    }
+    let stage = Stage::new();
+    let socket = stage.bed.directory().join("control.sock");
+    let at = socket.display().to_string();
+    let mut python = stage.bed.middlebox.command("python3");
+    let listen = "import socket, time\n\
+                  it = socket.create_server(('127.0.0.1', 9601))\n\
+                  print('listening', flush=True)\n\
+                  time.sleep(600)";
+    python.args(["-c", listen]);
+    let mut other = stage.bed.background("other", python).unwrap();
+    let has_begun = wait_until(LIMIT, || other.stdout_text().contains("listening"));
+    assert!(has_begun && other.is_running(), "{}", other.stderr_text());
+    let new = |metrics: &str| {
+        let run = Run::new(&stage.bed).with("--take-over", &at).with("--control", &at);
+        let output = run.with("--metrics", metrics).command().output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let arguments = ["--control", &at].map(str::to_owned).to_vec();
+    let mut mmtls = stage.mmtls(&MmtlsOptions { arguments, ..options() });
+    let (code, told) = new("127.0.0.1:9601");
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("metrics on 127.0.0.1:9601: Address already in use"), "{told}");
+    assert!(told.contains("not by the run there"), "{told}");
+    assert!(mmtls.process.is_running() && !told.contains("has ended"), "{told}");
+    assert!(mmtls.stop().unwrap().success);
+
+    // One that says it were its address, and ends.
+    let listener = UnixListener::bind(&socket).unwrap();
+    let fake = std::thread::spawn(move || {
+        for answer in ["{\"ok\":true,\"listens\":[\"0.0.0.0:9601\"]}\n", "{\"ok\":true}\n"] {
+            let (mut stream, _) = listener.accept().unwrap();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let (code, told) = new("127.0.0.1:9601");
+    fake.join().unwrap();
+    assert_eq!(code, Some(1), "{told}");
+    let vacant = "the run there has ended, and this one does not start: nothing is forwarded";
+    assert!(told.contains(vacant) && told.contains("metrics on 127.0.0.1:9601"), "{told}");
 }

@@ -171,7 +171,7 @@ impl Parts {
         let mut facts = lock(&self.facts);
         told.extend(exceptions.iter().filter(|it| !facts.exceptions.contains(it)).cloned());
         let kernel_forwarding = facts.kernel_forwarding.clone();
-        *facts = Arc::new(RunFacts { kernel_forwarding, ..run_facts(settings, exceptions) });
+        *facts = Arc::new(RunFacts { kernel_forwarding, ..run_facts(file, settings, exceptions) });
     }
 
     /// Waits until every worker goes by it.

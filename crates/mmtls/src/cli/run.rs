@@ -38,7 +38,7 @@ use super::service::{self, Service};
 use super::services::{Services, run_facts, why_not_forwarded};
 use super::signals::Signals;
 use super::stats::StatsAggregator;
-use super::take_over::{self, take_over};
+use super::take_over::{self, Vacancy, take_over};
 
 #[derive(Args, Clone)]
 pub struct RunArgs {
@@ -119,8 +119,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         let _ = writeln!(std::io::stdout(), "configuration is valid");
         return Ok(ExitCode::SUCCESS);
     }
-    // Opening them puts aside what is there.
-    args.take_over.iter().try_for_each(|socket| take_over::check(socket, &file))?;
+    args.take_over
+        .iter()
+        .try_for_each(|socket| take_over::check(socket, &file, settings.server.listen))?;
     // Before any file is opened that could end up in a core dump.
     mmtls_middlebox::harden::forbid_dumps()?;
     if file.sandbox.lock_memory {
@@ -153,12 +154,15 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     };
     let doing = if passive { "watching" } else { "bridging" };
 
-    if let Some(socket) = &args.take_over {
-        take_over(socket)?;
-    }
+    let without = match (passive, settings.bridge.fails_open) {
+        (true, _) => "nobody watches",
+        (false, true) => "the kernel forwards everything, uninspected",
+        (false, false) => "nothing is forwarded",
+    };
+    let vacancy = args.take_over.as_ref().map(|socket| take_over(socket, without)).transpose()?;
     // Ports, and the socket's directory, may need privileges.
     let services = Services::open(&file)?;
-    let mut facts = run_facts(&settings, told.clone());
+    let mut facts = run_facts(&file, &settings, told.clone());
     let limits = settings.engine.limits;
     let key_certificate_end = check::key_certificate_end(&settings);
     let settings =
@@ -264,6 +268,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     // Until the end of everything that is said.
     let _behind = Behind::start()?;
     let service = Service::start(middlebox.workers(), format!("{doing} {interfaces}"))?;
+    vacancy.into_iter().for_each(Vacancy::fill);
     let finished = middlebox.run(monitors, &signals.stop, |number, worker| {
         stats.tick(number, worker, &signals, &reload);
         service.tick(number);

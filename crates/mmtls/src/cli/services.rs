@@ -108,7 +108,7 @@ impl Services {
 }
 
 /// What a run is started with, for who asks; some of it is known once the middlebox is open.
-pub fn run_facts(settings: &Settings, exceptions: Vec<String>) -> RunFacts {
+pub fn run_facts(file: &File, settings: &Settings, exceptions: Vec<String>) -> RunFacts {
     let (bridge, engine) = (&settings.bridge, &settings.engine);
     let milliseconds = |ns: u64| ns / 1_000_000;
     let limits = &engine.limits;
@@ -119,6 +119,10 @@ pub fn run_facts(settings: &Settings, exceptions: Vec<String>) -> RunFacts {
             .into_iter()
             .flatten()
             .cloned()
+            .collect(),
+        listens: [Some(settings.server.listen), file.metrics.listen, file.web.listen]
+            .into_iter()
+            .flatten()
             .collect(),
         kernel_forwarding: match (bridge.passive, bridge.offload) {
             (true, _) => "off: a passive monitor forwards nothing".to_owned(),

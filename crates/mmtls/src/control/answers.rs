@@ -28,6 +28,8 @@ pub struct RunFacts {
     pub mode: &'static str,
     /// The interfaces.
     pub interfaces: Vec<String>,
+    /// Where it takes keys and serves metrics and the page.
+    pub listens: Vec<SocketAddr>,
     /// Whether the kernel forwards what nobody reads, or why not.
     pub kernel_forwarding: String,
     /// What becomes of traffic while the process does not move it: `open` or `closed`.
@@ -150,6 +152,7 @@ impl Controls {
             "uptime_seconds": self.snapshots.uptime().as_secs(),
             "mode": facts.mode,
             "interfaces": facts.interfaces,
+            "listens": facts.listens.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "draining": self.drain.has_begun.load(Ordering::Relaxed),
             "workers": workers,
             "frames": {
