@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use mmtls_testkit::{MmtlsOptions, wait_until};
 
-use crate::common::{Family, LIMIT, Stage, can_run, options, patient, url};
+use crate::common::{Family, LIMIT, Stage, can_run, options, patient, stat, url};
 
 const ADDRESS: &str = "127.0.0.1:9600";
 
