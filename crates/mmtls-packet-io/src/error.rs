@@ -47,6 +47,16 @@ pub enum Error {
         /// Whose port it is.
         master: String,
     },
+    /// Another bridge has it. Caller's fault.
+    #[error(
+        "{interface} is bridged already, by a process of uid {uid}: end it first (mmtls run: --take-over)"
+    )]
+    Bridged {
+        /// The interface.
+        interface: String,
+        /// Of the process.
+        uid: u32,
+    },
     /// A frame to inject is shorter than an Ethernet header or longer than a GSO frame. Caller's fault.
     #[error("a frame of {length} bytes cannot be injected")]
     InvalidFrame {

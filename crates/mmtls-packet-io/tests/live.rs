@@ -5,13 +5,15 @@ mod testbed;
 
 use std::collections::{HashSet, VecDeque};
 use std::net::UdpSocket;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mmtls_packet_io::af_packet::{
-    Action, Bridge, BridgeConfig, Error, Frame, HeldFrame, Offloading, Outbox, Port, Sender,
+    self, Action, Bridge, BridgeConfig, Error, Frame, HeldFrame, Offloading, Outbox, Port, Sender,
     Warning,
 };
 use mmtls_packet_io::guard;
@@ -422,6 +424,43 @@ fn refuses_to_go_on_when_an_interface_goes() {
         let error = bridge.flush();
         assert!(matches!(&error, Err(Error::InterfaceGone { port: Port::Left, .. })), "{error:?}");
         assert_eq!(bridge.counters().left.send_errors.interface_down, 1);
+    });
+}
+
+/// Every frame would be forwarded twice.
+#[test]
+fn refuses_a_second_bridge_on_an_interface() {
+    let Some(bed) = Testbed::create() else { return };
+    in_namespace(&bed.middle, || {
+        let first = Bridge::open(&bed.config()).expect("bridge");
+        ip(&format!("-n {} link add spare type veth peer name other", bed.middle));
+        ip(&format!("-n {} link set spare up", bed.middle));
+        for config in [bed.config(), BridgeConfig::new("spare", "mr")] {
+            let refused = |error: &Error| matches!(error, Error::Bridged { uid: 0, .. });
+            let error = Bridge::open(&config).err();
+            assert!(error.as_ref().is_some_and(refused), "{error:?}");
+            let errors = af_packet::check(&config).errors;
+            assert!(matches!(&errors[..], [error] if refused(error)), "{errors:?}");
+            let next = BridgeConfig { takes_over: true, ..config };
+            assert!(af_packet::check(&next).errors.is_empty());
+        }
+        for _ in 0..1000 {
+            // As a worker does at each tick.
+            first.check().expect("both interfaces");
+            assert_eq!(af_packet::check(&bed.config()).errors.len(), 1);
+        }
+        let watching = BridgeConfig { passive: true, ..bed.config() };
+        Bridge::open(&watching).expect("whoever only looks on");
+        drop(first);
+
+        // Whoever has the name and nothing else keeps nobody from it, and loses nothing.
+        let mut show = Command::new("ip");
+        let shown = show.args(["-n", &bed.middle, "-o", "link", "show", "ml"]).output();
+        let shown = String::from_utf8(shown.expect("ip").stdout).expect("text");
+        let name = format!("mmtls-bridge-{}", shown.split(':').next().expect("its number"));
+        let address = SocketAddr::from_abstract_name(&name).expect("a name");
+        let _taken = UnixListener::bind_addr(&address).expect("free again");
+        Bridge::open(&bed.config()).expect("bridge");
     });
 }
 

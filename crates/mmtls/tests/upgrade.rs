@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mmtls_testkit::{Mmtls, MmtlsOptions, NginxOptions, require_python, wait_until};
 
-use crate::cli::Run;
+use crate::cli::{Run, fails};
 use crate::common::probe::Probe;
 use crate::common::{LIMIT, Stage, can_run, options, stat};
 use crate::keys::{PATTERN, resetting, with_pattern};
@@ -125,6 +125,11 @@ fn a_run_is_not_ended_by_one_that_cannot_start() {
     assert!(told.contains("metrics on 127.0.0.1:9601: Address already in use"), "{told}");
     assert!(told.contains("not by the run there"), "{told}");
     assert!(mmtls.process.is_running() && !told.contains("has ended"), "{told}");
+    for arguments in [&[][..], &["-T"]] {
+        let run = Run::new(&stage.bed).with("--keys-listen", "[::]:4434");
+        let run = arguments.iter().fold(run, |run, it| run.flag(it));
+        fails(run.command(), &["left is bridged already", "--take-over"]);
+    }
     assert!(mmtls.stop().unwrap().success);
 
     // One that says it were its address, and ends.

@@ -18,6 +18,7 @@
 //! without counting it, and no other. So 4 bytes for a second tag, or for one of 802.1ad (0x88a8); 8 for that with a second one.
 
 mod buffers;
+mod claim;
 mod coalesce;
 mod config;
 mod interface;
@@ -36,6 +37,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use self::claim::Claim;
 pub use self::config::{BridgeConfig, Offloading};
 pub use self::interface::Warning;
 pub(crate) use self::interface::{Interface, number};
@@ -67,6 +69,7 @@ pub struct Bridge {
     warnings: Vec<Warning>,
     /// Its part of the guard's lease, where it fails open.
     hold: Option<Hold>,
+    claim: Claim,
 }
 
 /// Both ports as places to send to: frames of the caller's leave in order with the forwarded ones.
@@ -113,11 +116,12 @@ impl Bridge {
         let mut interfaces = prepared(config)?;
         let opening = Opening::new(config, &interfaces)?;
         let mut holds = interfaces.holds(config, 1)?;
+        let claim = Claim::new(&interfaces)?;
         // Both together: a frame seen by one side only would be an unanswered one.
         opening.bind(&interfaces)?;
         let offload = interfaces.offload(config);
         let mut bridge = opening.finish(interfaces, config);
-        bridge.hold = holds.pop();
+        (bridge.hold, bridge.claim) = (holds.pop(), claim);
         match offload {
             Some(Ok(offload)) => bridge.leave_to(offload)?,
             Some(Err(reason)) => bridge.warnings.push(Warning::NoOffload { reason }),
@@ -138,6 +142,7 @@ impl Bridge {
         }
         let mut first = prepared(config)?;
         let holds = first.holds(config, steering.bridges as usize)?;
+        let claim = Claim::new(&first)?;
         let [left, right] = &first.interfaces;
         let mut openings = Vec::new();
         for _ in 0..steering.bridges {
@@ -190,6 +195,7 @@ impl Bridge {
         }
         if let Some(bridge) = bridges.first_mut() {
             bridge.warnings.splice(0..0, warnings);
+            bridge.claim = claim;
         }
         match offload {
             Some(Ok(offload)) => {
@@ -216,6 +222,7 @@ impl Bridge {
     /// # Errors
     /// [`Error::InterfaceGone`], [`Error::InterfaceDown`].
     pub fn check(&self) -> Result<(), Error> {
+        self.claim.answer();
         self.outbox.ports.iter().try_for_each(PortState::check)
     }
 
@@ -529,6 +536,9 @@ pub fn check(config: &BridgeConfig) -> Findings {
                 Ok(unseen) => warnings.extend(unseen),
                 Err(error) => errors.push(error),
             }
+            if errors.is_empty() && !config.takes_over {
+                errors.extend(claim::check(&checked.interfaces).err());
+            }
         }
         let opening = match errors.is_empty() {
             true => Opening::new(&config, &checked).map_err(|error| errors.push(error)).ok(),
@@ -701,7 +711,7 @@ impl Opening {
             |port, socket, interface: Interface| PortState::new(port, socket, interface, config);
         let ports = [state(Port::Left, left_socket, left), state(Port::Right, right_socket, right)];
         let outbox = Outbox { ports, resets, coalescing_limit: usize::MAX, offload: None };
-        Bridge { slots: self.slots, outbox, warnings, hold: None }
+        Bridge { slots: self.slots, outbox, warnings, hold: None, claim: Claim::default() }
     }
 }
 

@@ -80,6 +80,8 @@ fn bridged(left: &str, right: &str) -> Vec<check::Line> {
             Verdict::Ok,
             format!("{left} and {right} have a guard: inline.when_down = \"open\" is needed"),
         ),
+        // Probably the monitor itself.
+        error @ PortsError::Bridged { .. } => (Verdict::Warn, error.to_string()),
         error => (Verdict::Fail, check::told(&Error::Interface(error))),
     };
     let errors = found.errors.into_iter().map(line);
