@@ -108,7 +108,6 @@ impl<H: Handler, P: Ports> Worker<H, P> {
     /// A worker that will move frames between the ports.
     #[must_use]
     pub fn new(ports: P, engine: Engine<H>, keys: KeyInput, settings: Settings) -> Self {
-        // Who opens them says what is wrong from the beginning.
         let links = Links::new(&ports);
         Self {
             ports,

@@ -13,17 +13,27 @@ const DOWN_AGAIN: Duration = Duration::from_secs(1);
 /// The interfaces of both ports.
 #[derive(Default)]
 pub struct Links {
-    /// By port, the interface that was down when it was looked at last.
-    down: [Option<String>; 2],
+    /// By port, what was down when it was looked at last.
+    down: [Option<Down>; 2],
     /// When each interface was found down last.
     last: Vec<(String, Instant)>,
     downs: u64,
 }
 
+/// An interface that is down.
+struct Down {
+    interface: String,
+    /// What was down from the beginning is not told, unless its socket says so.
+    is_told: bool,
+}
+
 impl Links {
-    /// What is down from the beginning is neither told nor counted.
+    /// What is down from the beginning says who opens the ports.
     pub fn new(ports: &impl Ports) -> Self {
-        let down = Port::BOTH.map(|port| interface(&ports.check_link(port).err()?));
+        let down = Port::BOTH.map(|port| {
+            let interface = interface(&ports.check_link(port).err()?)?;
+            Some(Down { interface, is_told: false })
+        });
         Self { down, ..Self::default() }
     }
 
@@ -40,7 +50,10 @@ impl Links {
     /// A socket says that its interface is down, as it does for every frame while that is so. What is to be told, if anything.
     pub fn found_down(&mut self, error: &Error, now: Instant) -> Option<String> {
         let name = interface(error)?;
-        let is_known = self.down.iter().flatten().any(|it| *it == name);
+        let mut is_known = false;
+        for down in self.down.iter_mut().flatten().filter(|it| it.interface == name) {
+            is_known |= std::mem::replace(&mut down.is_told, true);
+        }
         let is_same = match self.last.iter_mut().find(|(it, _)| *it == name) {
             Some((_, last)) => {
                 now.saturating_duration_since(std::mem::replace(last, now)) <= DOWN_AGAIN
@@ -63,14 +76,18 @@ impl Links {
         for (at, port) in Port::BOTH.into_iter().enumerate() {
             match ports.check_link(port) {
                 Err(error) => {
-                    told.extend(self.found_down(&error, now));
-                    self.down[at] = interface(&error);
+                    if self.down[at].is_none() {
+                        told.extend(self.found_down(&error, now));
+                        let interface = interface(&error);
+                        self.down[at] =
+                            interface.map(|interface| Down { interface, is_told: true });
+                    }
                 }
                 Ok(()) => {
-                    let Some(name) = self.down[at].take() else { continue };
+                    let Some(Down { interface, .. }) = self.down[at].take() else { continue };
                     // Of a passive monitor both may be one.
-                    if self.down.iter().flatten().all(|it| *it != name) {
-                        told.push(format!("{name} is up again"));
+                    if self.down.iter().flatten().all(|it| it.interface != interface) {
+                        told.push(format!("{interface} is up again"));
                     }
                 }
             }
