@@ -345,7 +345,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             if !*passive && !leaves_as_judged(frame) {
                 faults.refused_offloads += 1;
                 if faults.refused_offloads == 1 {
-                    faults.message.get_or_insert_with(|| REFUSED_OFFLOAD.to_owned());
+                    faults.tell(REFUSED_OFFLOAD.to_owned());
                 }
                 return Action::Drop;
             }
