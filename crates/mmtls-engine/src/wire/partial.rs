@@ -4,7 +4,7 @@
 
 use core::mem::discriminant;
 
-use super::{Link, Parsed, checksum, parse};
+use super::{Link, Parsed, checksum, parse, udp_payload};
 use crate::recognition::MAX_DATAGRAM_FRONT;
 
 /// Where TCP has its checksum.
@@ -68,9 +68,14 @@ pub fn cuts_in_place(
     match parse(link, frame, false) {
         Parsed::Tcp(segment) => !of_datagrams && is_own(at(segment.tcp.bytes()), TCP_CHECKSUM),
         Parsed::Udp(payload) => of_datagrams && is_own(at(payload) - UDP_HEADER_LEN, UDP_CHECKSUM),
+        // Datagrams of one size to a tunnel: each piece goes there, too. Where the checksum is says that none of a packet inside it is meant.
+        Parsed::Encapsulated => {
+            let udp = udp_payload(link, frame).map(|payload| at(payload) - UDP_HEADER_LEN);
+            of_datagrams && udp.is_some_and(|udp| checksum == Some((udp, UDP_CHECKSUM)))
+        }
         // Dropped anyway.
         Parsed::Malformed => true,
-        Parsed::Fragment(..) | Parsed::Encapsulated | Parsed::Other => false,
+        Parsed::Fragment(..) | Parsed::Other => false,
     }
 }
 
@@ -118,6 +123,15 @@ mod tests {
         assert!(!cuts(47, false, Some((58, 16))) && !cuts(47, false, None));
         assert!(!cuts(17, false, Some((84, 16))) && !cuts(17, false, None));
         assert!(!cuts(17, true, Some((84, 6))));
+        // To the port of VXLAN.
+        let to_tunnel = |of_datagrams, checksum| {
+            let mut rest = [0; 90];
+            rest[2..4].copy_from_slice(&4789u16.to_be_bytes());
+            cuts_in_place(Link::Ethernet, &frame(17, &rest), of_datagrams, checksum)
+        };
+        assert!(to_tunnel(true, Some((34, 6))));
+        assert!(!to_tunnel(true, Some((84, 6))) && !to_tunnel(true, None));
+        assert!(!to_tunnel(false, Some((84, 16))) && !to_tunnel(false, Some((34, 6))));
         // Into the payload.
         assert!(!cuts(6, false, Some((34, 20))) && !cuts(6, true, None));
     }
