@@ -137,7 +137,6 @@ fn tells_of_a_cable_that_is_pulled() {
     assert_eq!(stat(&report, "engine", "left_up"), 1);
 }
 
-/// Whatever comes to the port, packets go on and the next one who asks properly is answered.
 /// A web page elsewhere whose name leads to this host reads nothing.
 #[test]
 fn answers_by_names_of_this_host_alone_unless_others_may_ask() {
@@ -168,6 +167,7 @@ fn answers_by_names_of_this_host_alone_unless_others_may_ask() {
     }
 }
 
+/// Whatever comes to the port, packets go on and the next one who asks properly is answered.
 #[test]
 fn goes_on_whatever_is_asked() {
     if !can_run(&["nginx", "curl", "python3"]) {
