@@ -88,6 +88,8 @@ pub struct Worker<H: Handler, P> {
 struct PortFaults {
     /// Frames dropped because finishing their checksum would have changed them.
     refused_offloads: u64,
+    /// That has been told.
+    told_offloads: bool,
     /// How often the guard's lease was lost.
     leases_lost: u64,
     links: Links,
@@ -96,10 +98,19 @@ struct PortFaults {
 }
 
 impl PortFaults {
-    /// Nobody may ever ask a worker for what it has to tell.
-    fn tell(&mut self, message: String) {
-        if self.messages.len() < MAX_MESSAGES {
+    /// Nobody may ever ask a worker for what it has to tell. Whether there was room.
+    fn tell(&mut self, message: String) -> bool {
+        let has_room = self.messages.len() < MAX_MESSAGES;
+        if has_room {
             self.messages.push_back(message);
+        }
+        has_room
+    }
+
+    fn refused_offload(&mut self) {
+        self.refused_offloads += 1;
+        if !self.told_offloads {
+            self.told_offloads = self.tell(REFUSED_OFFLOAD.to_owned());
         }
     }
 }
@@ -343,10 +354,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 return Action::Drop;
             }
             if !*passive && !leaves_as_judged(frame) {
-                faults.refused_offloads += 1;
-                if faults.refused_offloads == 1 {
-                    faults.tell(REFUSED_OFFLOAD.to_owned());
-                }
+                faults.refused_offload();
                 return Action::Drop;
             }
             let input = FrameInput {
@@ -587,6 +595,19 @@ mod tests {
         assert!(!judged(VnetHeader::NEEDS_CHECKSUM, 54, 0));
         // Without the flag the numbers mean nothing.
         assert!(judged(VnetHeader::DATA_VALID, 54, 0));
+    }
+
+    #[test]
+    fn tells_of_refused_offloads_once_there_is_room() {
+        let mut faults = PortFaults::default();
+        while faults.tell("a link is down".to_owned()) {}
+        faults.refused_offload();
+        faults.messages.pop_front();
+        faults.refused_offload();
+        faults.messages.pop_front();
+        faults.refused_offload();
+        let told = faults.messages.iter().filter(|it| *it == REFUSED_OFFLOAD).count();
+        assert_eq!((faults.refused_offloads, told), (3, 1));
     }
 
     #[test]
