@@ -19,6 +19,7 @@ pub mod guard;
 pub mod memory;
 mod offload;
 mod ports;
+mod receivers;
 mod wake;
 
 pub use counters::{Counters, PortCounters, SendErrors};

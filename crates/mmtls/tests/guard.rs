@@ -530,6 +530,10 @@ fn what_does_not_fit_the_guard_is_refused_with_the_remedy() {
     it.guard(&["install", "left", "spare"]).unwrap();
     it.guard(&["remove", "left", "spare"]).unwrap();
     tcpdump.stop();
+    let passive = it.0.mmtls(&MmtlsOptions { passive: Some("left".to_owned()), ..options() });
+    it.guard(&["install", "left", "spare"]).unwrap();
+    it.guard(&["remove", "left", "spare"]).unwrap();
+    assert!(passive.stop().unwrap().success);
     // The start installs it itself.
     let monitor = it.monitor(&with(OPEN, options()));
     assert!(monitor.stop().unwrap().stderr.contains("fails open"));
@@ -715,10 +719,14 @@ fn what_is_no_guard_is_marked_and_keeps_nobody_from_the_others() {
         let line = shell(&it.0.bed.middlebox, &format!("ip -o link show {name}"));
         line.split(':').next().unwrap().parse::<u32>().unwrap()
     };
-    let mut numbers = [number("left"), number("right")];
-    numbers.sort_unstable();
-    let [one, other] = numbers;
-    let directory = place.join(format!("guard_{}_{one}_{other}", cookie.trim()));
+    let directory = |mut numbers: [u32; 2]| {
+        numbers.sort_unstable();
+        let [one, other] = numbers;
+        place.join(format!("guard_{}_{one}_{other}", cookie.trim()))
+    };
+    shell(&it.0.bed.middlebox, "ip link add spare type veth peer name other");
+    let begun = Foreign(directory([number("left"), number("spare")]));
+    let directory = directory([number("left"), number("right")]);
     std::fs::remove_file(directory.join("lease")).unwrap();
     let all = it.guard(&["status"]).unwrap();
     // By their numbers, since which of them was the left one is not known.
@@ -734,6 +742,22 @@ fn what_is_no_guard_is_marked_and_keeps_nobody_from_the_others() {
     assert!(!directory.exists());
     it.guard(&["install", "left", "right"]).unwrap();
     it.guard(&["remove", "left", "right"]).unwrap();
+
+    // One that was interrupted before there was a link, which could have told that an interface is gone.
+    let make = || std::fs::create_dir(&begun.0).unwrap();
+    make();
+    let told = it.guard(&["install", "left", "right"]).unwrap_err();
+    assert!(told.contains(" is installed on left"), "{told}");
+    it.guard(&["remove", "--gone"]).unwrap();
+    assert!(begun.0.exists(), "it may be under way");
+    shell(&it.0.bed.middlebox, "ip link del spare");
+    let all = it.guard(&["status"]).unwrap();
+    assert!(all.contains("not complete") && all.contains("`mmtls guard remove --gone`"), "{all}");
+    it.guard(&["remove", "--gone"]).unwrap();
+    assert!(!begun.0.exists());
+    make();
+    it.guard(&["install", "left", "right"]).unwrap();
+    assert!(!begun.0.exists());
 }
 
 /// Who may not ask the kernel for the programs of an interface finds the guard where it is kept.

@@ -15,6 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::Checked;
 use super::interface::Interface;
 use crate::Error;
+use crate::receivers::{Receiver, receivers};
 
 /// How often, and how long apart, it is looked again: one that has been killed, or taken over, may still be ending.
 const LOOKS: u32 = 20;
@@ -46,7 +47,8 @@ impl Claim {
             std::thread::sleep(PAUSE);
         }
         check(interfaces)?;
-        let names = interfaces.iter().filter_map(|interface| listen(interface.index).ok());
+        let names =
+            interfaces.iter().filter_map(|interface| listen(interface.index.cast_unsigned()).ok());
         Ok(Self { names: names.collect() })
     }
 
@@ -68,17 +70,22 @@ impl Claim {
 /// # Errors
 /// [`Error::Bridged`].
 pub(super) fn check(interfaces: &[Interface; 2]) -> Result<(), Error> {
-    // The calling thread's namespace, which need not be that of the process.
-    let sockets = std::fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default();
+    let sockets = receivers();
     for Interface { name, index, .. } in interfaces {
-        if let Some(uid) = holder(*index).filter(|uid| receives(&sockets, *index, *uid)) {
+        if let Some(uid) = bridged_by(index.cast_unsigned(), &sockets) {
             return Err(Error::Bridged { interface: name.clone(), uid });
         }
     }
     Ok(())
 }
 
-fn name(index: i32) -> io::Result<SocketAddrUnix> {
+/// The user whose bridge has an interface, where these are the sockets that receive.
+pub(crate) fn bridged_by(index: u32, sockets: &[Receiver]) -> Option<u32> {
+    let receives = |uid: u32| sockets.iter().any(|it| (it.interface, it.uid) == (index, uid));
+    holder(index).filter(|uid| receives(*uid))
+}
+
+fn name(index: u32) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(format!("mmtls-bridge-{index}").as_bytes())?)
 }
 
@@ -87,7 +94,7 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-fn listen(index: i32) -> io::Result<OwnedFd> {
+fn listen(index: u32) -> io::Result<OwnedFd> {
     let socket = socket()?;
     rustix::net::bind(&socket, &name(index)?)?;
     rustix::net::listen(&socket, MAX_WAITING)?;
@@ -95,38 +102,9 @@ fn listen(index: i32) -> io::Result<OwnedFd> {
 }
 
 /// The user who has the name.
-fn holder(index: i32) -> Option<u32> {
+fn holder(index: u32) -> Option<u32> {
     let socket = socket().ok()?;
     rustix::net::connect(&socket, &name(index).ok()?).ok()?;
     let peer = rustix::net::sockopt::socket_peercred(&socket).ok()?;
     Some(peer.uid.as_raw())
-}
-
-/// Whether the text of `/proc/net/packet` has a socket of this user that gets all of an interface's frames: sk, references, type,
-/// protocol, interface, running, memory, user, …
-fn receives(sockets: &str, index: i32, uid: u32) -> bool {
-    sockets.lines().skip(1).any(|line| {
-        let mut fields = line.split_whitespace().skip(3);
-        let [protocol, number, _, _, user] = std::array::from_fn(|_| fields.next());
-        protocol == Some("0003")
-            && number.and_then(|it| it.parse().ok()) == Some(index)
-            && user.and_then(|it| it.parse().ok()) == Some(uid)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn accepts_the_kernels_table_of_packet_sockets() {
-        let table = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n\
-                     0000000000000000 3      3    0003   7     1 0      998    12345\n\
-                     0000000000000000 3      3    0000   8     1 0      998    12346\n";
-        assert!(receives(table, 7, 998));
-        for (index, uid) in [(7, 0), (8, 998), (9, 998), (7, 12345)] {
-            assert!(!receives(table, index, uid), "{index} {uid}");
-        }
-        assert!(!receives("", 7, 0) && !receives("\n\n3 3 3 0003\n", 3, 0));
-    }
 }

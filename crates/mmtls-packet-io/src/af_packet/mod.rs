@@ -38,6 +38,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use self::claim::Claim;
+pub(crate) use self::claim::bridged_by;
 pub use self::config::{BridgeConfig, Offloading};
 pub use self::interface::Warning;
 pub(crate) use self::interface::{Interface, number};

@@ -20,7 +20,6 @@ mod kernel;
 mod kernel;
 mod lease;
 mod link;
-mod sockets;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -34,7 +33,10 @@ use aya::maps::MapData;
 use aya::programs::{SchedClassifier, TcAttachType};
 
 use crate::Error;
-use crate::af_packet::{Interface, Warning, inet_socket, interface_name, netns_cookie, number};
+use crate::af_packet::{
+    Interface, Warning, bridged_by, inet_socket, interface_name, netns_cookie, number,
+};
+use crate::receivers::{processes, receivers};
 pub use error::GuardError;
 use error::{at, system_error};
 pub(crate) use lease::{Hold, LeaseMemory};
@@ -227,7 +229,7 @@ fn faulty(path: PathBuf, error: &GuardError, here: u64) -> GuardStatus {
         forwarded_frames: [0; 2],
         forwarded_bytes: [0; 2],
         // One that is being installed has no link yet.
-        is_gone: place.is_some() && LINKS.iter().any(|link| link::is_detached(&path.join(link))),
+        is_gone: place.is_some() && is_left(&path, socket.as_ref(), interfaces),
         path,
     }
 }
@@ -436,19 +438,24 @@ impl Pair {
     /// A monitor on one of them is enough: of the frames that it forwards one would leave twice. Others may look at one; what
     /// looks at both may be a monitor of another make.
     fn refuse_receivers(&self) -> Result<(), GuardError> {
-        let all = sockets::receivers();
+        let all = receivers();
+        let is_bridged = self.numbers.map(|number| bridged_by(number, &all).is_some());
+        let is_any_bridged = is_bridged.contains(&true);
         let of = |number: u32| all.iter().copied().filter(move |it| it.interface == number);
-        let some_forward = self.numbers.into_iter().flat_map(of).any(|it| it.is_monitor);
-        let counts = |it: &sockets::Receiver| it.is_monitor == some_forward;
-        let both = self.numbers.into_iter().zip(&self.names);
-        let in_use: Vec<_> = both.filter(|(number, _)| of(*number).any(|it| counts(&it))).collect();
-        if !some_forward && in_use.len() < 2 {
+        let both = self.numbers.into_iter().zip(&self.names).zip(is_bridged);
+        let in_use: Vec<_> = both
+            .filter(|((number, _), is_bridged)| match is_any_bridged {
+                true => *is_bridged,
+                false => of(*number).next().is_some(),
+            })
+            .map(|(one, _)| one)
+            .collect();
+        if !is_any_bridged && in_use.len() < 2 {
             return Ok(());
         }
-        let found: Vec<_> =
-            in_use.iter().flat_map(|(number, _)| of(*number)).filter(counts).collect();
+        let found: Vec<_> = in_use.iter().flat_map(|(number, _)| of(*number)).collect();
         let names: Vec<_> = in_use.iter().map(|(_, name)| name.as_str()).collect();
-        let (names, processes) = (names.join(" and "), sockets::processes(&found));
+        let (names, processes) = (names.join(" and "), processes(&found));
         Err(GuardError::InUse { names, processes })
     }
 
@@ -486,7 +493,7 @@ struct Other {
 impl Other {
     /// An interface of it does not exist any more: it forwards into nothing, and nobody can want it.
     fn is_gone(&self) -> bool {
-        LINKS.iter().any(|link| link::is_detached(&self.path.join(link)))
+        is_left(&self.path, inet_socket().ok().as_ref(), self.numbers)
     }
 
     fn refuse(&self, pair: &Pair) -> Result<(), GuardError> {
@@ -515,6 +522,17 @@ impl Other {
         let interface = shared.unwrap_or_default();
         Err(GuardError::Shared { interface, names: both.join(" and "), remove })
     }
+}
+
+/// Whether an interface of the pair in a directory does not exist any more: a link says so, or, where that was never made, the network
+/// namespace, if it is the calling thread's. Numbers do not come back there.
+fn is_left(path: &Path, socket: Option<&OwnedFd>, numbers: [u32; 2]) -> bool {
+    let is_absent = |number| {
+        let found = socket.map(|socket| interface_name(socket, number));
+        found.is_some_and(|it| it.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV)))
+    };
+    LINKS.iter().any(|link| link::is_detached(&path.join(link)))
+        || numbers.into_iter().any(is_absent)
 }
 
 /// The name of an interface of the calling thread's network namespace.
