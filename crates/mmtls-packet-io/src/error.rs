@@ -49,13 +49,13 @@ pub enum Error {
     },
     /// Another bridge has it. Caller's fault.
     #[error(
-        "{interface} is bridged already, by a process of uid {uid}: end it first (mmtls run: --take-over)"
+        "{interface} is bridged already ({processes}): end that first (mmtls run: --take-over)"
     )]
     Bridged {
         /// The interface.
         interface: String,
-        /// Of the process.
-        uid: u32,
+        /// Who has the sockets, as far as this user may see.
+        processes: String,
     },
     /// A frame to inject is shorter than an Ethernet header or longer than a GSO frame. Caller's fault.
     #[error("a frame of {length} bytes cannot be injected")]

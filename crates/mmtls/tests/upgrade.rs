@@ -130,6 +130,10 @@ fn a_run_is_not_ended_by_one_that_cannot_start() {
         let run = arguments.iter().fold(run, |run, it| run.flag(it));
         fails(run.command(), &["left is bridged already", "--take-over"]);
     }
+    // Nor does it end somebody else's, whose interfaces these are not.
+    let none = stage.bed.directory().join("none.sock").display().to_string();
+    let other = Run::new(&stage.bed).with("--take-over", &none).with("--keys-listen", "[::]:4434");
+    fails(other.command(), &["left is bridged already", "none.sock"]);
     assert!(mmtls.stop().unwrap().success);
 
     // One that says it were its address, and ends.

@@ -83,3 +83,5 @@ mod tests;
 mod trailers_tests;
 #[cfg(test)]
 mod uri_tests;
+#[cfg(test)]
+mod window_tests;

@@ -17,8 +17,8 @@
 //! may need an MTU on both ports that is larger than the endpoints' MTU: the kernel lets one outer tag of 802.1Q (0x8100) pass
 //! without counting it, and no other. So 4 bytes for a second tag, or for one of 802.1ad (0x88a8); 8 for that with a second one.
 
+mod bridged;
 mod buffers;
-mod claim;
 mod coalesce;
 mod config;
 mod interface;
@@ -37,8 +37,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use self::claim::Claim;
-pub(crate) use self::claim::bridged_by;
+pub use self::bridged::refuse_bridged;
 pub use self::config::{BridgeConfig, Offloading};
 pub use self::interface::Warning;
 pub(crate) use self::interface::{Interface, number};
@@ -59,6 +58,7 @@ use self::slots::{ReceiveSlots, Unusable};
 use self::transmit::PortState;
 use crate::guard::{self, Hold};
 use crate::ports::{Lease, Ports};
+use crate::receivers;
 use crate::{Forwarded, OffloadFlow};
 
 const MAX_BATCH: usize = 1024;
@@ -70,7 +70,6 @@ pub struct Bridge {
     warnings: Vec<Warning>,
     /// Its part of the guard's lease, where it fails open.
     hold: Option<Hold>,
-    claim: Claim,
 }
 
 /// Both ports as places to send to: frames of the caller's leave in order with the forwarded ones.
@@ -116,13 +115,13 @@ impl Bridge {
     pub fn open(config: &BridgeConfig) -> Result<Self, Error> {
         let mut interfaces = prepared(config)?;
         let opening = Opening::new(config, &interfaces)?;
+        interfaces.wait_until_free()?;
         let mut holds = interfaces.holds(config, 1)?;
-        let claim = Claim::new(&interfaces)?;
         // Both together: a frame seen by one side only would be an unanswered one.
         opening.bind(&interfaces)?;
         let offload = interfaces.offload(config);
         let mut bridge = opening.finish(interfaces, config);
-        (bridge.hold, bridge.claim) = (holds.pop(), claim);
+        bridge.hold = holds.pop();
         match offload {
             Some(Ok(offload)) => bridge.leave_to(offload)?,
             Some(Err(reason)) => bridge.warnings.push(Warning::NoOffload { reason }),
@@ -142,8 +141,8 @@ impl Bridge {
             return Ok(vec![Self::open(config)?]);
         }
         let mut first = prepared(config)?;
+        first.wait_until_free()?;
         let holds = first.holds(config, steering.bridges as usize)?;
-        let claim = Claim::new(&first)?;
         let [left, right] = &first.interfaces;
         let mut openings = Vec::new();
         for _ in 0..steering.bridges {
@@ -196,7 +195,6 @@ impl Bridge {
         }
         if let Some(bridge) = bridges.first_mut() {
             bridge.warnings.splice(0..0, warnings);
-            bridge.claim = claim;
         }
         match offload {
             Some(Ok(offload)) => {
@@ -223,7 +221,6 @@ impl Bridge {
     /// # Errors
     /// [`Error::InterfaceGone`], [`Error::InterfaceDown`].
     pub fn check(&self) -> Result<(), Error> {
-        self.claim.answer();
         self.outbox.ports.iter().try_for_each(PortState::check)
     }
 
@@ -538,7 +535,7 @@ pub fn check(config: &BridgeConfig) -> Findings {
                 Err(error) => errors.push(error),
             }
             if errors.is_empty() && !config.takes_over {
-                errors.extend(claim::check(&checked.interfaces).err());
+                errors.extend(checked.refuse_bridged().err());
             }
         }
         let opening = match errors.is_empty() {
@@ -712,7 +709,7 @@ impl Opening {
             |port, socket, interface: Interface| PortState::new(port, socket, interface, config);
         let ports = [state(Port::Left, left_socket, left), state(Port::Right, right_socket, right)];
         let outbox = Outbox { ports, resets, coalescing_limit: usize::MAX, offload: None };
-        Bridge { slots: self.slots, outbox, warnings, hold: None, claim: Claim::default() }
+        Bridge { slots: self.slots, outbox, warnings, hold: None }
     }
 }
 
@@ -743,6 +740,10 @@ fn configure(
         })
     };
     switch_on(libc::PACKET_VNET_HDR, "PACKET_VNET_HDR")?;
+    if config.passive {
+        // Says who it is: see there.
+        switch_on(receivers::MARK, "PACKET_LOSS")?;
+    }
     switch_on(libc::PACKET_AUXDATA, "PACKET_AUXDATA")?;
     // Otherwise each frame that we send would come back to us as one that we received.
     switch_on(libc::PACKET_IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING (Linux 4.20)")?;

@@ -33,10 +33,8 @@ use aya::maps::MapData;
 use aya::programs::{SchedClassifier, TcAttachType};
 
 use crate::Error;
-use crate::af_packet::{
-    Interface, Warning, bridged_by, inet_socket, interface_name, netns_cookie, number,
-};
-use crate::receivers::{processes, receivers};
+use crate::af_packet::{Interface, Warning, inet_socket, interface_name, netns_cookie, number};
+use crate::receivers::{Receiver, processes, receivers};
 pub use error::GuardError;
 use error::{at, system_error};
 pub(crate) use lease::{Hold, LeaseMemory};
@@ -439,21 +437,16 @@ impl Pair {
     /// looks at both may be a monitor of another make.
     fn refuse_receivers(&self) -> Result<(), GuardError> {
         let all = receivers();
-        let is_bridged = self.numbers.map(|number| bridged_by(number, &all).is_some());
-        let is_any_bridged = is_bridged.contains(&true);
         let of = |number: u32| all.iter().copied().filter(move |it| it.interface == number);
-        let both = self.numbers.into_iter().zip(&self.names).zip(is_bridged);
-        let in_use: Vec<_> = both
-            .filter(|((number, _), is_bridged)| match is_any_bridged {
-                true => *is_bridged,
-                false => of(*number).next().is_some(),
-            })
-            .map(|(one, _)| one)
-            .collect();
-        if !is_any_bridged && in_use.len() < 2 {
+        let some_forward = self.numbers.into_iter().flat_map(of).any(|it| it.forwards);
+        let counts = |it: &Receiver| it.forwards == some_forward;
+        let both = self.numbers.into_iter().zip(&self.names);
+        let in_use: Vec<_> = both.filter(|(number, _)| of(*number).any(|it| counts(&it))).collect();
+        if !some_forward && in_use.len() < 2 {
             return Ok(());
         }
-        let found: Vec<_> = in_use.iter().flat_map(|(number, _)| of(*number)).collect();
+        let found: Vec<_> =
+            in_use.iter().flat_map(|(number, _)| of(*number)).filter(counts).collect();
         let names: Vec<_> = in_use.iter().map(|(_, name)| name.as_str()).collect();
         let (names, processes) = (names.join(" and "), processes(&found));
         Err(GuardError::InUse { names, processes })

@@ -119,9 +119,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         let _ = writeln!(std::io::stdout(), "configuration is valid");
         return Ok(ExitCode::SUCCESS);
     }
-    args.take_over
-        .iter()
-        .try_for_each(|socket| take_over::check(socket, &file, settings.server.listen))?;
+    args.take_over.iter().try_for_each(|socket| take_over::check(socket, &file, &settings))?;
     // Before any file is opened that could end up in a core dump.
     mmtls_middlebox::harden::forbid_dumps()?;
     if file.sandbox.lock_memory {

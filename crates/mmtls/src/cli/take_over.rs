@@ -13,7 +13,8 @@ use std::time::Duration;
 use mmtls::config::File;
 use mmtls::control::{ControlSocket, DrainTime, Nothing, Request};
 use mmtls_keyshare::server::check_address;
-use mmtls_middlebox::Error;
+use mmtls_middlebox::{Error, Settings};
+use mmtls_packet_io::af_packet::refuse_bridged;
 use serde_json::Value;
 
 use super::say::say;
@@ -44,21 +45,34 @@ impl Drop for Vacancy {
 }
 
 /// Finds what would keep this run from starting once the one at the socket has ended: a file that it may be writing, and that
-/// would be put aside when it is opened here; an address or a socket at which somebody else listens.
+/// would be put aside when it is opened here; an address or a socket at which somebody else listens; an interface that somebody
+/// else bridges.
 ///
 /// # Errors
 /// [`Error::Usage`].
-pub fn check(socket: &Path, file: &File, keys_listen: SocketAddr) -> Result<(), Error> {
+pub fn check(socket: &Path, file: &File, settings: &Settings) -> Result<(), Error> {
     for (key, path) in [("mirror.file", &file.mirror.file), ("capture.file", &file.capture.file)] {
         if let Some(path) = path.as_ref().filter(|it| it.is_file()) {
             let text = format!("{} may be written there: name another {key}", path.display());
             return Err(wrong(socket, &text));
         }
     }
-    let theirs = listens(socket).map_err(|error| wrong(socket, &error))?;
-    for (what, address) in
-        [("keys", Some(keys_listen)), ("metrics", file.metrics.listen), ("page", file.web.listen)]
-    {
+    let status = status(socket).map_err(|error| wrong(socket, &error))?;
+    let bridge = &settings.bridge;
+    let bridges = |name: &str| {
+        status["interfaces"].as_array().is_some_and(|all| all.iter().any(|it| it == name))
+    };
+    let ours = [Some(&bridge.left), bridge.right.as_ref()].into_iter().flatten();
+    let others = ours.map(String::as_str).filter(|name| !bridge.passive && !bridges(name));
+    refuse_bridged(others).map_err(|error| wrong(socket, &error))?;
+    let theirs = status["listens"].as_array();
+    let theirs: Option<Vec<SocketAddr>> =
+        theirs.map(|all| all.iter().filter_map(|it| it.as_str()?.parse().ok()).collect());
+    for (what, address) in [
+        ("keys", Some(settings.server.listen)),
+        ("metrics", file.metrics.listen),
+        ("page", file.web.listen),
+    ] {
         let Some(address) = address.filter(|it| it.port() != 0) else { continue };
         let Err(error) = check_address(address) else { continue };
         let is_theirs = error.kind() == ErrorKind::AddrInUse
@@ -76,12 +90,10 @@ pub fn check(socket: &Path, file: &File, keys_listen: SocketAddr) -> Result<(), 
     }
 }
 
-/// Where the run at a socket listens; `None` where it is of a version that does not say so.
-fn listens(socket: &Path) -> io::Result<Option<Vec<SocketAddr>>> {
-    let Some(stream) = connect(socket)? else { return Ok(Some(Vec::new())) };
-    let answer = ask(&mut BufReader::new(stream), &Request::Status(Nothing::default()))?;
-    let listens = answer["listens"].as_array();
-    Ok(listens.map(|all| all.iter().filter_map(|it| it.as_str()?.parse().ok()).collect()))
+/// What the run at a socket says of itself; nobody has no address. Of a version that does not say where it listens, that is missing.
+fn status(socket: &Path) -> io::Result<Value> {
+    let Some(stream) = connect(socket)? else { return Ok(serde_json::json!({"listens": []})) };
+    ask(&mut BufReader::new(stream), &Request::Status(Nothing::default()))
 }
 
 /// Whether nobody can listen at one while somebody does at the other one.
