@@ -205,6 +205,18 @@ fn resume(
     said
 }
 
+/// OpenSSL's server, which takes early data, and its port.
+fn early_data_server(openssl: &PrivateTagOpenssl, pki: &Pki) -> (u16, Program) {
+    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = probe.local_addr().unwrap().port();
+    drop(probe);
+    let mut command = openssl.program();
+    command.args(["s_server", "-accept", &format!("127.0.0.1:{port}"), "-early_data", "-quiet"]);
+    command.arg("-cert").arg(&pki.server.certificate).arg("-key").arg(&pki.server.key);
+    let server = Program(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+    (port, server)
+}
+
 /// Any ticket of the same hash resumes; early data only in the very same suite.
 #[test]
 fn accepts_resumption_by_hash_and_early_data_by_suite_with_openssl_private_tag() {
@@ -212,13 +224,7 @@ fn accepts_resumption_by_hash_and_early_data_by_suite_with_openssl_private_tag()
     let (Some(openssl), Some(pki)) = (PrivateTagOpenssl::require(), pki()) else {
         return;
     };
-    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = probe.local_addr().unwrap().port();
-    drop(probe);
-    let mut command = openssl.program();
-    command.args(["s_server", "-accept", &format!("127.0.0.1:{port}"), "-early_data", "-quiet"]);
-    command.arg("-cert").arg(&pki.server.certificate).arg("-key").arg(&pki.server.key);
-    let mut server = Program(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+    let (port, mut server) = early_data_server(&openssl, &pki);
     drop(connect(port));
     let file = |name: &str| pki.directory().join(format!("resume-{name}"));
     std::fs::write(file("early"), b"early\n").unwrap();
@@ -250,13 +256,7 @@ fn refuses_an_open_alert_behind_early_data_with_openssl_private_tag() {
     let (Some(openssl), Some(pki)) = (PrivateTagOpenssl::require(), pki()) else {
         return;
     };
-    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = probe.local_addr().unwrap().port();
-    drop(probe);
-    let mut command = openssl.program();
-    command.args(["s_server", "-accept", &format!("127.0.0.1:{port}"), "-early_data", "-quiet"]);
-    command.arg("-cert").arg(&pki.server.certificate).arg("-key").arg(&pki.server.key);
-    let mut server = Program(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+    let (port, mut server) = early_data_server(&openssl, &pki);
     for suite in PRIVATE_TAG_SUITES {
         let mut config = client_config(&pki, only(suite));
         config.enable_early_data = true;

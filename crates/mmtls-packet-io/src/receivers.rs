@@ -214,6 +214,12 @@ mod tests {
     #[test]
     fn accepts_what_this_kernel_tells() {
         // Whether there are any is not known; that it answers is.
-        let _ = asked().unwrap();
+        match asked() {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                eprintln!("SKIPPED: this kernel has no packet_diag");
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 }

@@ -188,6 +188,7 @@ impl Download {
     /// until the engine has released it. All records have so many bytes of content.
     pub(super) fn last_frames(&self, content: usize) -> Result<Vec<u64>, String> {
         let mut engine = self.engine(OpenAll::default())?;
+        let before = engine.handler().opened();
         let (record, mut sent, mut taken) = (content + RECORD_OVERHEAD, 0, Vec::new());
         for (way, place) in &self.frames {
             let (bytes, memory) = self.bytes(place);
@@ -196,14 +197,17 @@ impl Download {
             let elapsed = start.elapsed();
             if *way == Direction::ServerToClient {
                 let payload = taps::tcp(bytes).ok_or("a frame is not TCP's")?.payload().len();
-                let (before, behind) = (sent / record, (sent + payload) / record);
-                if behind > before && sent % record > 0 {
+                let is_last = sent % record > 0 && (sent + payload) / record > sent / record;
+                if is_last {
                     taken.push(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
                 }
                 sent += payload;
             }
         }
-        Ok(taken)
+        match engine.handler().opened() - before {
+            opened if opened == self.records => Ok(taken),
+            opened => Err(format!("{opened} of {} records were opened", self.records)),
+        }
     }
 
     fn bytes<'a>(&'a self, place: &'a Place) -> (&'a [u8], Option<&'a Arc<[u8]>>) {

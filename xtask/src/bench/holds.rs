@@ -14,7 +14,7 @@ use super::h2load::{Http, Object};
 use super::lane::{Lane, Load, Middlebox};
 use super::lanes::{BRIDGE_NAME, Lanes};
 use super::monitor::Monitored;
-use super::report::table;
+use super::report::{quantile, table};
 use super::sessions::output;
 use super::taps::{Taps, Times};
 use crate::results::{Axis, Contender, Figure, Kind};
@@ -28,7 +28,7 @@ const RECORDS: usize = 2_000;
 const ENGINE: &str = "mmTLS engine";
 
 /// What one middle did in each round.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Middle {
     name: &'static str,
     rounds: Vec<Times>,
@@ -37,8 +37,10 @@ struct Middle {
 /// Part (s).
 #[derive(Debug, Serialize)]
 pub struct HoldResults {
+    #[serde(skip)]
     middles: Vec<Middle>,
     /// Of each round, the nanoseconds from a record's last frame to its release, the engine alone.
+    #[serde(skip)]
     engine_ns: Vec<Vec<u64>>,
     mmtls: Monitored,
     #[serde(skip)]
@@ -67,7 +69,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<HoldResults, String> {
     let all = lanes.all();
     let rounds = lanes.in_turn(repetitions, &all, |_, lane| {
         let times = fetch(lane)?;
-        let [median, most] = [0.5, 0.99].map(|share| quantile(&times.last_ns, share) / 1e3);
+        let [median, most] = [0.5, 0.99].map(|share| quantile_us(&times.last_ns, share));
         eprintln!("  {}: {median:.1} µs, 99 in 100 {most:.1} µs", lane.name);
         Ok(times)
     })?;
@@ -102,11 +104,11 @@ fn us(events_ns: &[u64]) -> impl Iterator<Item = f64> {
     events_ns.iter().map(|&ns| (ns as f64 / 100.0).round() / 10.0)
 }
 
-fn quantile(events: &[u64], share: f64) -> f64 {
-    let mut sorted = events.to_vec();
+/// In microseconds.
+fn quantile_us(events_ns: &[u64], share: f64) -> f64 {
+    let mut sorted = events_ns.to_vec();
     sorted.sort_unstable();
-    let at = (sorted.len().saturating_sub(1) as f64 * share).round() as usize;
-    sorted.get(at).copied().unwrap_or(0) as f64
+    quantile(&sorted, share).unwrap_or(0) as f64 / 1e3
 }
 
 impl HoldResults {
@@ -147,7 +149,7 @@ impl HoldResults {
     pub fn print(&self) {
         let row = |name: &str, all: &[&[u64]]| {
             let events = all.concat();
-            let cell = |share| format!("{:.1}", quantile(&events, share) / 1e3);
+            let cell = |share| format!("{:.1}", quantile_us(&events, share));
             vec![name.to_owned(), events.len().to_string(), cell(0.5), cell(0.9), cell(0.99)]
         };
         let mut rows = Vec::new();

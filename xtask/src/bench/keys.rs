@@ -22,7 +22,7 @@ use super::contenders;
 use super::lane::{self, Tls};
 use super::lanes::Directory;
 use super::monitor;
-use super::report::{Samples, table};
+use super::report::{Samples, quantile, table};
 use super::sessions::output;
 use crate::results::{Axis, Contender, Figure, Kind};
 use delivery::{Latency, Rate};
@@ -172,7 +172,7 @@ fn stalls(
     let directory = mmtls.directory().to_owned();
     monitor::stop(mmtls, sessions.into())?;
     let waited = waited(&directory)?;
-    let at = |share: f64| waited[((waited.len() - 1) as f64 * share).round() as usize];
+    let at = |share| quantile(&waited, share).unwrap_or(0);
     Ok(Stalls {
         way,
         sessions,

@@ -35,6 +35,11 @@ impl Samples {
     }
 }
 
+/// The event that this share of all does not exceed; they are sorted. `None` of none.
+pub fn quantile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
+    sorted.get((sorted.len().saturating_sub(1) as f64 * share).round() as usize).copied()
+}
+
 /// Prints rows under a headline, columns as wide as they need to be.
 pub fn table(title: &str, header: &[&str], rows: &[Vec<String>]) {
     let width = |column: usize| {

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use etherparse::{SlicedPacket, TcpSlice, TransportSlice};
 use mmtls_packet_io::capture::{CaptureReader, Item};
 use mmtls_testkit::{Capture, Testbed};
-use serde::Serialize;
 
 /// What the server sends.
 const FILTER: &str = "tcp src port 443";
@@ -23,13 +22,11 @@ pub struct Taps {
 }
 
 /// How long frames were in the middle.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// Those that complete a full record which came in several.
-    #[serde(skip)]
     pub last_ns: Vec<u64>,
     /// Those that complete no record.
-    #[serde(skip)]
     pub other_ns: Vec<u64>,
 }
 

@@ -5,7 +5,7 @@
 
 use super::extent::Extent;
 use super::memory::Memory;
-use super::pattern::{self, Nature, Pattern, Reach};
+use super::pattern::{Nature, Pattern, Reach};
 use super::search_limit::{Bounded, Found};
 use super::unusable::Unusable;
 use super::view::View;
@@ -44,16 +44,7 @@ impl Expression {
         if pcre.dollar_end_only && pattern.has_own_options {
             return Err(Unusable::DollarEndOnly);
         }
-        let (settings, text) = pattern::split_settings(&pattern.text);
-        let is_bounded = pattern.tied.as_ref().is_some_and(|extent| !extent.is_everything());
-        let regex = Bounded::new(
-            pcre,
-            settings,
-            text,
-            pattern.tied.is_some(),
-            is_bounded,
-            pattern.nature.is_of_search,
-        )?;
+        let regex = Bounded::new(pcre, &pattern)?;
         let captures = captures(pcre, &regex)?;
         let needs_end = is_followed || !captures.is_empty();
         let (negated, relative) = (pcre.negated, pcre.relative);

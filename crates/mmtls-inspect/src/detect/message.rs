@@ -191,13 +191,10 @@ impl Subject<'_> {
                     }
                     let is_filled = self.filled == Some(at) || self.has_ended;
                     // What was before may have had what must not be there, and nothing else is asked for.
-                    let is_at_end = !body.window.has_slid() || body.window.has_ended();
-                    let counts = !body.window.has_slid() || group.checks.seek_something();
-                    let view =
-                        match is_filled && counts && (is_at_end || !group.checks.ask_for_end()) {
-                            true => body.window.filled(),
-                            false => body.window.view(),
-                        };
+                    let (window, checks) = (&body.window, &group.checks);
+                    let counts = !window.has_slid()
+                        || checks.seek_something() && (window.has_ended() || !checks.ask_for_end());
+                    let view = if is_filled && counts { window.filled() } else { window.view() };
                     // Transformed anew each time, a long body would cost too much.
                     let is_due = slot.transforms.is_empty() || view.is_whole;
                     matched |= is_due && applies(group, slot, view, memory);

@@ -4,7 +4,7 @@
 //! take 65,536 times as many as a rule asks for: seconds. So a long subject is searched with few steps for each place
 //! first. Where one place needs more, each is tried by itself, with as many as the rule asks for, until the time is up.
 //!
-//! Refuses to go on beyond [`MOST_TIME`]: such a search is given up, as one at PCRE2's own limits is.
+//! Refuses to go on with that beyond [`MOST_TIME`]: such a search is given up, as one at PCRE2's own limits is.
 
 use core::time::Duration;
 use std::sync::OnceLock;
@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::pattern::{self, Pattern};
 use super::unusable::Unusable;
 use crate::rules::pcre::Pcre;
 
@@ -27,7 +28,7 @@ const TIED: &str = "(*NO_START_OPT)";
 const MOST_TIME: Duration = Duration::from_millis(20);
 /// Places that are tried before the clock is read again.
 const PLACES: usize = 64;
-/// What a nanosecond counts, in bytes looked at: a search that looks at each byte once is faster.
+/// How many nanoseconds count as one byte looked at: a search that looks at each byte once is faster.
 const NS_PER_BYTE: u128 = 20;
 
 /// An expression that was compiled, and what else it takes to search it within bounds.
@@ -88,16 +89,8 @@ pub(super) struct Searched<'a> {
 pub(super) struct GivenUp;
 
 impl Bounded {
-    /// `text`: the expression, without what may only stand at its start. `is_bounded`: at the one place where it may begin,
-    /// it looks at few bytes.
-    pub(super) fn new(
-        pcre: &Pcre,
-        settings: &str,
-        text: &str,
-        is_tied: bool,
-        is_bounded: bool,
-        is_of_search: bool,
-    ) -> Result<Self, Unusable> {
+    pub(super) fn new(pcre: &Pcre, pattern: &Pattern) -> Result<Self, Unusable> {
+        let (settings, text) = pattern::split_settings(&pattern.text);
         let flags = Flags {
             caseless: pcre.caseless,
             multi_line: pcre.multi_line,
@@ -105,6 +98,7 @@ impl Bounded {
             extended: pcre.extended,
         };
         let limits = if pcre.overrides_limit { "" } else { LIMITS };
+        let is_bounded = pattern.tied.as_ref().is_some_and(|extent| !extent.is_everything());
         let tied = if is_bounded { TIED } else { "" };
         let text = format!("{}{text}", if pcre.ungreedy { "(?U)" } else { "" });
         let mut regex = flags.compile(&format!("{limits}{tied}{settings}{text}"))?;
@@ -115,8 +109,8 @@ impl Bounded {
         let parts = Parts { flags, limits, settings: settings.into(), text: text.into() };
         Ok(Self {
             regex,
-            is_tied,
-            is_of_search,
+            is_tied: pattern.tied.is_some(),
+            is_of_search: pattern.nature.is_of_search,
             parts,
             few: OnceLock::new(),
             at_place: OnceLock::new(),

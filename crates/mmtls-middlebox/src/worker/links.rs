@@ -85,6 +85,8 @@ impl Links {
                 }
                 Ok(()) => {
                     let Some(Down { interface, .. }) = self.down[at].take() else { continue };
+                    // The next outage is another one, since that this is over is told.
+                    self.last.retain(|(it, _)| *it != interface);
                     // Of a passive monitor both may be one.
                     if self.down.iter().flatten().all(|it| it.interface != interface) {
                         told.push(format!("{interface} is up again"));
@@ -103,5 +105,32 @@ fn interface(error: &Error) -> Option<String> {
             Some(interface.clone())
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mmtls_packet_io::memory::{self, Link};
+
+    use super::*;
+
+    /// What is told last is how it is.
+    #[test]
+    fn tells_of_an_outage_right_behind_another_one() {
+        let (ports, network) = memory::pair(8, 8).unwrap();
+        let (mut links, begun) = (Links::new(&ports), Instant::now());
+        for (ms, link, told) in [
+            (0, Link::Down, Some("left is down")),
+            (250, Link::Down, None),
+            (500, Link::Up, Some("left is up again")),
+            (750, Link::Down, Some("left is down")),
+            (1000, Link::Down, None),
+        ] {
+            network.set_link(Port::Left, link);
+            let found = links.look(&ports, begun + Duration::from_millis(ms));
+            let is_so = found.first().zip(told).is_some_and(|(it, told)| it.starts_with(told));
+            assert!(is_so || found.is_empty() && told.is_none(), "{ms}: {found:?}");
+        }
+        assert_eq!((links.downs(), links.are_down()), (2, [true, false]));
     }
 }

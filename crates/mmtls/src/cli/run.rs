@@ -154,7 +154,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
 
     let without = match (passive, settings.bridge.fails_open) {
         (true, _) => "nobody watches",
-        (false, true) => "the kernel forwards everything, uninspected",
+        (false, true) => "what a guard forwards passes uninspected, and nothing else",
         (false, false) => "nothing is forwarded",
     };
     let vacancy = args.take_over.as_ref().map(|socket| take_over(socket, without)).transpose()?;

@@ -113,8 +113,8 @@ impl RotatingFile {
         match &written {
             Ok(()) => self.failed = None,
             Err(_) => {
-                // Needs no space, and never makes a hole; a length that is not told cuts nothing away. What is no regular file cannot be cut: whoever reads it next is told
-                // all again.
+                // Needs no space, and never makes a hole; a length that is not told cuts nothing away. What is no regular file
+                // cannot be cut: whoever reads it next is told all again.
                 let actual = self.file.metadata().map_or(self.len, |it| it.len());
                 if self.file.set_len(self.len.min(actual)).is_err() {
                     self.len = 0;

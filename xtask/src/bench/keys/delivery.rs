@@ -27,6 +27,7 @@ use rustls::{ClientConnection, RootCertStore, StreamOwned};
 use serde::{Deserialize, Serialize};
 
 use super::NAME;
+use crate::bench::report::quantile;
 
 /// Arguments of the hidden subcommand.
 #[derive(clap::Args)]
@@ -289,7 +290,7 @@ fn latency(client: &Client, shared: &Shared, keys: u32) -> Result<Latency, Strin
         waited.push(arrived.saturating_duration_since(before).as_nanos() as f64 / 1e3);
     }
     waited.sort_by(f64::total_cmp);
-    let at = |share: f64| waited[((waited.len() - 1) as f64 * share).round() as usize];
+    let at = |share| quantile(&waited, share).unwrap_or(0.0);
     Ok(Latency { median_us: at(0.5), p99_us: at(0.99) })
 }
 
